@@ -83,7 +83,7 @@ def overhead(n: int, cls: Any, target: float) -> Row:
         model, inner = warm(cls, env, 300, gradient_steps=-1), [0.0]
         for method in ("sample", "update_priorities"):
             count_seconds(model.replay_buffer, method, inner)
-        count_seconds(model, "_gradient_step", inner)
+        count_seconds(model, "_update", inner)
         total = learning_seconds(model, n)
         share = 1 - inner[0] / (total - env.pool.seconds_waited)
     return Row(f"learner's time outside of sample, update and gradient step, {cls.__name__}", "", share, target)

@@ -16,12 +16,12 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PrioritizedOffPolicyMixin, PrioritizedReplayBufferSamples
-from sb3_per.algorithms.optimizers import minimise
+from sb3_per.algorithms.updates import minimise, td_target
 
 if "OMP_NUM_THREADS" not in os.environ:
     th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
-# RL Zoo's for DQN, and 3 steps, for which _td_target is there.
+# RL Zoo's for DQN, and 3 steps, for which td_target is there.
 settings: dict[str, Any] = dict(
     n_steps=3, learning_rate=2.3e-3, batch_size=64, learning_starts=1_000, target_update_interval=10
 )
@@ -36,21 +36,20 @@ class PERMunchausenDQN(PrioritizedOffPolicyMixin, DQN):
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.policy.optimizer]
 
-    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+    def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         actions = batch.actions.long()
         with th.no_grad():
             log_policy = th.log_softmax(self.q_net_target(batch.observations) / self.temperature, dim=1)
             bonus = self.scale * (self.temperature * log_policy.gather(1, actions)).clamp(min=-1.0)
             next_q = self.q_net_target(batch.next_observations)
             soft_value = self.temperature * th.logsumexp(next_q / self.temperature, dim=1, keepdim=True)
-            target_q = self._td_target(batch, soft_value) + bonus
+            target_q = td_target(batch, self.gamma, soft_value) + bonus
         td_errors = target_q - self.q_net(batch.observations).gather(1, actions)
         return 0.5 * td_errors.square(), td_errors
 
-    def _gradient_step(
-        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
-        loss, td_errors = self._value_loss(batch)
+    def _update(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        losses, td_errors = self._critic_losses(batch)
+        loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
         minimise(loss, self.policy.optimizer, self.max_grad_norm)
         return td_errors, {"loss": loss}
 

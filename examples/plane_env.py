@@ -27,7 +27,8 @@ class PlaneVecEnv(VecEnv):
     def __init__(self, n_envs: int, seed: int = 0):
         super().__init__(n_envs, spaces.Box(-2.0, 2.0, (4,), np.float32), spaces.Box(-1.0, 1.0, (2,), np.float32))
         self.rng = np.random.default_rng(seed)
-        self.positions, self.velocities = np.zeros((2, n_envs, 2))
+        self.positions = np.zeros((n_envs, 2))
+        self.velocities = np.zeros((n_envs, 2))
         self.ages = np.zeros(n_envs, np.int64)
 
     def reset(self) -> np.ndarray:
@@ -48,7 +49,8 @@ class PlaneVecEnv(VecEnv):
         self.ages += 1
         arrived = np.linalg.norm(self.positions - self.goal, axis=1) < self.radius
         ended = arrived | (self.ages == self.max_steps)
-        last, infos = self._observations(), [{} for _ in range(self.num_envs)]
+        last = self._observations()
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i in np.flatnonzero(ended):
             infos[i] = {"terminal_observation": last[i], "TimeLimit.truncated": not arrived[i], "is_success": arrived[i]}
         self._start(ended)  # a VecEnv begins the next episode at once

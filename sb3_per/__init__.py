@@ -1,6 +1,5 @@
 """Prioritized experience replay for Stable-Baselines3."""
 
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
 from sb3_per.algorithms.crossq import PERCrossQ
 from sb3_per.algorithms.dqn import PERDQN
 from sb3_per.algorithms.qrdqn import PERQRDQN
@@ -8,6 +7,7 @@ from sb3_per.algorithms.recurrent.dqn import R2D2, PERRecurrentDQN
 from sb3_per.algorithms.recurrent.sac import PERRecurrentSAC
 from sb3_per.algorithms.sac import PERSAC
 from sb3_per.algorithms.td3 import PERDDPG, PERTD3
+from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
 from sb3_per.algorithms.tqc import PERTQC
 from sb3_per.buffers import (
     IgnoredSettingWarning,

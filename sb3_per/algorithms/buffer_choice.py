@@ -1,206 +1,228 @@
-"""Choose the class and the settings of an algorithm's buffer, and refuse combinations that are not supported."""
+"""Choose the class and the settings of an algorithm's buffer, and refuse what the algorithm cannot learn from."""
 
 import warnings
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from gymnasium import spaces
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import (
     PRIORITIZED_CLASSES,
-    PrioritizedDictReplayBuffer,
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.settings import PrioritySettings
+from sb3_per.buffers.settings import SCHEME_SETTINGS, PrioritySettings
+from sb3_per.sampling.schemes import make_scheme
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
-from sb3_per.utils.checks import Reasons, refuse
+from sb3_per.utils.checks import FRACTION, Allowed, integer, require
+
+if TYPE_CHECKING:
+    from sb3_per.algorithms.base import PrioritizedAlgorithm
 
 
-class BufferChoiceMixin(OffPolicyAlgorithm):
-    """Choose the buffer that fits an algorithm, and check it."""
+def choose(model: "PrioritizedAlgorithm") -> None:
+    """
+    Settle ``replay_buffer_class`` and ``replay_buffer_kwargs`` of a model, from what the user or a zip gave. A second call
+    changes nothing.
 
-    #: Arguments of the algorithm that are settings of its buffer, with the default that ``replay_buffer_kwargs`` may replace.
-    buffer_arguments: ClassVar[dict[str, Any]] = {"n_steps": PrioritySettings.n_steps, "gamma": PrioritySettings.gamma}
+    :param model: the algorithm
+    :raises TypeError: for settings that are no dictionary
+    :raises ValueError: for a class that is not prioritized, or an ``n_steps`` or ``gamma`` that contradicts the algorithm's
+    """
+    if not isinstance(model.replay_buffer_kwargs, dict):
+        given = f"{model.replay_buffer_kwargs!r} ({type(model.replay_buffer_kwargs).__name__})"
+        raise TypeError(f"replay_buffer_kwargs must be a dictionary of settings, e.g. dict(scheme='lap'), not {given}")
+    settings = dict(model.replay_buffer_kwargs)  # the caller's dictionary must not change
+    _move_to_algorithm(model, settings, "n_steps", integer())
+    _move_to_algorithm(model, settings, "gamma", FRACTION)
+    if settings.get("frames") == "auto":
+        settings["frames"] = frames_of_env(model.env, model.observation_space)
+    require_stack_of_env(settings.get("frames"), model.env)
+    if settings != model.replay_buffer_kwargs:
+        model.replay_buffer_kwargs = settings
+    model.replay_buffer_class = _prioritized_class(model)
 
-    #: Whether the loss is one of scalar TD errors, which LAP and PAL replace by their own.
-    has_scalar_td_loss: ClassVar[bool] = True
 
-    #: Whether a network other than the critics chooses actions.
-    has_actor: ClassVar[bool] = True
-
-    # Whether the newest step in the buffer comes right before `_last_obs`.
-    _buffer_continues = False
-
-    @property
-    def replay_buffer(self) -> PrioritizedReplayBuffer:
-        """
-        The prioritized buffer.
-
-        A buffer of SB3 that is assigned becomes prioritized: exactly its classes ``ReplayBuffer``, ``DictReplayBuffer``,
-        ``NStepReplayBuffer`` and ``HerReplayBuffer``. It gets the settings of the model and shares its arrays, but not its
-        position. So add further transitions to ``model.replay_buffer``, not to the buffer that was assigned.
-
-        :raises ValueError: for any other class, or a buffer of another shape. Nothing changes then
-        :raises NotImplementedError: for a buffer that the algorithm cannot learn from. Nothing changes then
-        """
-        try:
-            buffer: PrioritizedReplayBuffer = vars(self)["replay_buffer"]
-        except KeyError:
-            raise AttributeError(f"The replay_buffer of this {type(self).__name__} was deleted") from None
-        return buffer
-
-    @replay_buffer.setter
-    def replay_buffer(self, buffer: ReplayBuffer | None) -> None:
-        if buffer is not None:
-            buffer = self._prioritized(buffer)
-            self._require_supported(buffer)
-            buffer.reminder.learner = self._own_train()
-        vars(self)["replay_buffer"] = buffer
-        self._buffer_continues = False
-
-    @replay_buffer.deleter
-    def replay_buffer(self) -> None:
-        del vars(self)["replay_buffer"]
-
-    def _prioritized(self, buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
-        """
-        Turn a buffer of SB3 into a prioritized one that shares its arrays.
-
-        :param buffer: any buffer; a prioritized one is returned as it is
-        :return: prioritized buffer, with the settings of this model if it was one of SB3
-        """
-        if isinstance(buffer, PrioritizedReplayBuffer):
-            return buffer
-        self._require_prioritized(PRIORITIZED_CLASSES.get(type(buffer), type(buffer)))
-        self._require_fit(buffer)
-        self._choose_buffer()  # a subclass may assign a buffer before `_setup_model`
-        settings = self._buffer_kwargs()
-        if isinstance(buffer, NStepReplayBuffer):
-            settings["n_steps"] = buffer.n_steps
-            settings["gamma"] = buffer.gamma
-        becomes_her = isinstance(buffer, HerReplayBuffer) and not self._has_her
-        buffer_class: Any = PrioritizedHerReplayBuffer if becomes_her else self.replay_buffer_class
-        made: PrioritizedReplayBuffer = buffer_class.from_replay_buffer(buffer, **settings)
-        made.device = self.device
-        if buffer.size() == 0:
-            warnings.warn(
-                f"The empty {type(buffer).__name__} became a {type(made).__name__} that shares its arrays, not its position: "
-                "add transitions to model.replay_buffer. What is added to the old buffer is never drawn",
-                stacklevel=3,
-            )
-        return made
-
-    def _own_train(self) -> str | None:
-        """Name a ``train`` that a user wrote, which may forget the priorities; ``None`` if it is one of this package."""
-        owner = next(base for base in type(self).__mro__ if "train" in vars(base))
-        return None if owner.__module__.startswith("sb3_per.") else f"{owner.__name__}.train()"
-
-    def _choose_buffer(self) -> None:
-        """
-        Settle the class and the settings of the buffer. A second call changes nothing.
-
-        :raises TypeError: for settings that are no dictionary
-        :raises ValueError: for a class that is not prioritized
-        """
-        if not isinstance(self.replay_buffer_kwargs, dict):
-            raise TypeError(
-                "replay_buffer_kwargs must be a dictionary of settings, e.g. dict(scheme='lap'), not "
-                f"{self.replay_buffer_kwargs!r} ({type(self.replay_buffer_kwargs).__name__})"
-            )
-        if self.replay_buffer_kwargs.get("frames") == "auto":
-            # In a new dictionary, since the caller's must not change. Saved with the model.
-            self.replay_buffer_kwargs = self.replay_buffer_kwargs | {"frames": frames_of_env(self.env, self.observation_space)}
-        require_stack_of_env(self.replay_buffer_kwargs.get("frames"), self.env)
-        given = self.replay_buffer_class or ReplayBuffer
-        is_default = given in PRIORITIZED_CLASSES and not self._has_her
-        buffer_class = self._default_buffer_class() if is_default else PRIORITIZED_CLASSES.get(given, given)
-        self._require_prioritized(buffer_class)
-        self.replay_buffer_class = buffer_class
-
-    def _make_buffer(self) -> PrioritizedReplayBuffer:
-        assert self.replay_buffer_class is not None and issubclass(self.replay_buffer_class, PrioritizedReplayBuffer)
-        return self.replay_buffer_class(
-            self.buffer_size,
-            self.observation_space,
-            self.action_space,
-            device=self.device,
-            n_envs=self.n_envs,
-            optimize_memory_usage=self.optimize_memory_usage,
-            **self._buffer_kwargs(),
-        )
-
-    def _require_prioritized(self, buffer_class: type[ReplayBuffer]) -> None:
-        if issubclass(buffer_class, PrioritizedReplayBuffer):
-            return
-        has_her = issubclass(buffer_class, HerReplayBuffer)
-        base = PrioritizedHerReplayBuffer if has_her else self._default_buffer_class()
-        name = type(self).__name__
+def _move_to_algorithm(model: "PrioritizedAlgorithm", settings: dict[str, Any], name: str, allowed: Allowed) -> None:
+    """Make a setting that belongs to the algorithm an attribute of it, as SB3's ``NStepReplayBuffer`` takes it."""
+    if name not in settings:
+        return
+    value = settings.pop(name)
+    require(name, value, allowed)
+    given = getattr(model, name)
+    if given == getattr(PrioritySettings, name):  # the default
+        setattr(model, name, value)
+    elif given != value:
         raise ValueError(
-            f"{name} needs a prioritized replay buffer, and {buffer_class.__name__} is not: use a subclass of "
-            f"{base.__name__}, or leave the choice of the buffer to {name}"
+            f"{name}={given} contradicts replay_buffer_kwargs={model.replay_buffer_kwargs}: give {name} to "
+            f"{type(model).__name__} alone"
         )
 
-    def _require_fit(self, buffer: ReplayBuffer) -> None:
-        """
-        Check HER, shapes and the number of environments.
 
-        :raises ValueError: for a buffer that does not fit this model
-        """
-        if self._has_her and not isinstance(buffer, HerReplayBuffer):
-            raise ValueError(f"The {type(buffer).__name__} does not fit this model, which needs a buffer with HER")
-        facts = {
-            "n_envs": (buffer.n_envs, self.n_envs),
-            "observations of shape": (buffer.obs_shape, get_obs_shape(self.observation_space)),
-            "actions of dimension": (buffer.action_dim, get_action_dim(self.action_space)),
-        }
-        for what, (found, expected) in facts.items():
-            if found != expected:
-                raise ValueError(
-                    f"The {type(buffer).__name__} does not fit this model: it has {what} {found}, the model {expected}"
-                )
+def _prioritized_class(model: "PrioritizedAlgorithm") -> type[PrioritizedReplayBuffer]:
+    """Replace a class of SB3: HER stays HER, and all others become the default of the algorithm."""
+    given = model.replay_buffer_class
+    if given is None or (given in PRIORITIZED_CLASSES and not issubclass(given, HerReplayBuffer)):
+        return model._default_buffer_class()
+    buffer_class = PRIORITIZED_CLASSES.get(given, given)
+    _check_prioritized(model, buffer_class)
+    return buffer_class  # type: ignore[return-value]
 
-    def _require_supported(self, buffer: PrioritizedReplayBuffer) -> None:
-        refuse({f"{type(self).__name__} with {what}": reason for what, reason in self._unsupported(buffer).items()})
 
-    def _unsupported(self, buffer: PrioritizedReplayBuffer) -> Reasons:
-        """List what this algorithm cannot learn from."""
-        scheme, actor_batch, sequences = buffer.scheme, buffer.settings.actor_batch, PrioritizedSequenceReplayBuffer
-        return {
-            str(scheme): scheme.replaces_loss
-            and not self.has_scalar_td_loss
-            and "the scheme replaces the loss of a scalar TD error, and this algorithm regresses quantiles. Use the "
-            "proportional, rank or uniform scheme",
-            type(buffer).__name__: isinstance(buffer, sequences)
-            and not issubclass(self._default_buffer_class(), sequences)
-            and "it is not recurrent and learns from single transitions. Use a recurrent algorithm, such as PERRecurrentDQN",
-            f"actor_batch={actor_batch!r}": actor_batch != "prioritized"
-            and not self.has_actor
-            and "it has no actor. Leave the setting out",
-        }
+def prioritized(model: "PrioritizedAlgorithm", buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
+    """
+    Take a buffer for a model. A buffer of SB3 becomes prioritized, with the settings of the model, and shares its arrays.
 
-    def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
-        return PrioritizedDictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else PrioritizedReplayBuffer
+    :param model: the algorithm
+    :param buffer: any buffer
+    :return: prioritized buffer
+    :raises ValueError: for a class that is not prioritized, or a buffer that does not fit the environment
+    :raises NotImplementedError: for a buffer that the algorithm cannot learn from
+    """
+    if isinstance(buffer, PrioritizedReplayBuffer):
+        check_fit(model, buffer)
+        model._check_buffer(buffer)
+        return buffer
+    _check_prioritized(model, PRIORITIZED_CLASSES.get(type(buffer), type(buffer)))
+    check_fit(model, buffer)
+    choose(model)  # a subclass may assign a buffer before `_setup_model`
+    settings = model._buffer_settings()
+    if isinstance(buffer, NStepReplayBuffer):
+        settings["n_steps"] = buffer.n_steps
+        settings["gamma"] = buffer.gamma
+    buffer_class: Any = model.replay_buffer_class
+    if isinstance(buffer, HerReplayBuffer) and not has_hindsight(model):
+        buffer_class = PrioritizedHerReplayBuffer
+    made: PrioritizedReplayBuffer = buffer_class.from_replay_buffer(buffer, **settings)
+    made.device = model.device
+    model._check_buffer(made)
+    if buffer.size() == 0:
+        warnings.warn(
+            f"The empty {type(buffer).__name__} became a {type(made).__name__} that shares its arrays, not its position: "
+            "add transitions to model.replay_buffer. What is added to the old buffer is never drawn",
+            stacklevel=3,  # the line that assigns the buffer
+        )
+    return made
 
-    def _buffer_kwargs(self) -> dict[str, Any]:
-        """Collect the keyword arguments of the buffer in a new dictionary."""
-        given = {name: getattr(self, name) for name in self.buffer_arguments}
-        buffer_kwargs = {**given, **self.replay_buffer_kwargs}
-        if self._has_her:
-            # Not in the attribute, which is saved: environments cannot be saved.
-            assert self.env is not None, "HER needs an environment: pass one to the constructor or to load()"
-            buffer_kwargs["env"] = self.env
-        # The dictionary may replace a default: SB3's own `NStepReplayBuffer` takes n_steps and gamma there.
-        for name, value in given.items():
-            if value not in (self.buffer_arguments[name], buffer_kwargs[name]):
-                given_twice = f"{name}={value} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}"
-                raise ValueError(f"{given_twice}: give {name} to {type(self).__name__} alone")
-        return buffer_kwargs
 
-    @property
-    def _has_her(self) -> bool:
-        return issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer)
+def has_hindsight(model: "PrioritizedAlgorithm") -> bool:
+    """
+    Tell whether a model makes a buffer with HER.
+
+    :param model: the algorithm
+    :return: whether its ``replay_buffer_class`` is one with HER
+    """
+    return model.replay_buffer_class is not None and issubclass(model.replay_buffer_class, HerReplayBuffer)
+
+
+# ---- what is refused
+
+
+def _check_prioritized(model: "PrioritizedAlgorithm", buffer_class: type) -> None:
+    if issubclass(buffer_class, PrioritizedReplayBuffer):
+        return
+    name = type(model).__name__
+    base = PrioritizedHerReplayBuffer if issubclass(buffer_class, HerReplayBuffer) else model._default_buffer_class()
+    raise ValueError(
+        f"{name} needs a prioritized replay buffer, and {buffer_class.__name__} is not: use a subclass of "
+        f"{base.__name__}, or leave the choice of the buffer to {name}"
+    )
+
+
+def check_fit(model: "PrioritizedAlgorithm", buffer: ReplayBuffer) -> None:
+    """
+    Check HER, shapes and the number of environments.
+
+    :param model: the algorithm
+    :param buffer: any buffer
+    :raises ValueError: for a buffer that does not fit this model
+    """
+    if has_hindsight(model) and not isinstance(buffer, HerReplayBuffer):
+        raise ValueError(f"The {type(buffer).__name__} does not fit this model, which needs a buffer with HER")
+    facts = {
+        "n_envs": (buffer.n_envs, model.n_envs),
+        "observations of shape": (buffer.obs_shape, get_obs_shape(model.observation_space)),
+        "actions of dimension": (buffer.action_dim, get_action_dim(model.action_space)),
+    }
+    for what, (found, expected) in facts.items():
+        if found != expected:
+            raise ValueError(
+                f"The {type(buffer).__name__} does not fit this model: it has {what} {found}, the model {expected}"
+            )
+
+
+def check_supported(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuffer) -> None:
+    """
+    Refuse what an algorithm cannot learn from.
+
+    :param model: the algorithm
+    :param buffer: its buffer
+    :raises NotImplementedError: for a combination that is not supported
+    """
+    name = type(model).__name__
+    if buffer.scheme.replaces_loss and not model.has_scalar_td_loss:
+        raise NotImplementedError(
+            f"{name} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD error, and this "
+            "algorithm regresses quantiles. Use the proportional, rank or uniform scheme"
+        )
+    is_recurrent = issubclass(model._default_buffer_class(), PrioritizedSequenceReplayBuffer)
+    if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not is_recurrent:
+        raise NotImplementedError(
+            f"{name} with {type(buffer).__name__} is not supported: it is not recurrent and learns from single transitions. "
+            "Use a recurrent algorithm, such as PERRecurrentDQN"
+        )
+    if buffer.settings.actor_batch != "prioritized" and not model.has_actor:
+        raise NotImplementedError(
+            f"{name} with actor_batch={buffer.settings.actor_batch!r} is not supported: it has no actor. Leave the setting out"
+        )
+
+
+# ---- loaded buffers
+
+
+def with_settings_of(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuffer) -> PrioritizedReplayBuffer:
+    """
+    Give a loaded buffer the settings of a model, and warn of those that differ.
+
+    :param model: the algorithm
+    :param buffer: prioritized buffer from a file
+    :return: the same buffer, or one with the same transitions and the settings of the model
+    """
+    changed = _changed_settings(model, buffer)
+    own_class: Any = model.replay_buffer_class
+    if own_class is not type(buffer) and issubclass(own_class, type(buffer)):
+        # The class of this model, e.g. a user's, stores more, or elsewhere.
+        arguments = {name: value for name, value in model._buffer_settings().items() if name in own_class.extra_arguments}
+        made: PrioritizedReplayBuffer = own_class.from_replay_buffer(buffer, **{**arguments, **changed})
+        return made
+    if changed:
+        return type(buffer).from_replay_buffer(buffer, **changed)
+    return buffer
+
+
+def _changed_settings(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
+    """Collect the settings of a model that differ from those of a loaded buffer, and warn of them."""
+    wanted = model._buffer_settings()
+    have = buffer.settings_without(())
+    of_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if wanted.get(name) is not None}
+    changed = {name: value for name, value in wanted.items() if name in have and have[name] != value}
+    told = [name for name in changed if name != "gamma" or model.n_steps > 1]  # only n-step returns use gamma
+    described = [f"{name}={have[name]!r} (this model: {changed[name]!r})" for name in told]
+    if _is_other_scheme(buffer, of_scheme):
+        changed.update(of_scheme)
+        scheme = make_scheme(**of_scheme)
+        described.append(f"scheme={buffer.scheme!r} (this model: {scheme!r}, all priorities become the largest)")
+    if described:
+        warnings.warn(f"The loaded buffer has other settings. Those of this model count: {', '.join(described)}")
+    return changed
+
+
+def _is_other_scheme(buffer: PrioritizedReplayBuffer, asked_for: dict[str, Any]) -> bool:
+    """Tell whether a scheme differs in something that was asked for. A scheme object brings all of its settings."""
+    scheme = make_scheme(**asked_for)
+    if "scheme" in asked_for and type(scheme) is not type(buffer.scheme):
+        return True
+    named = scheme.settings if scheme is asked_for.get("scheme") else asked_for
+    return any(named.get(name, value) != value for name, value in buffer.scheme.settings.items())

@@ -1,23 +1,24 @@
 """CrossQ with prioritized experience replay."""
 
+from typing import Any
+
 import torch as th
 from sb3_contrib import CrossQ
 
-from sb3_per.algorithms.base import GradientStep
-from sb3_per.algorithms.optimizers import minimise
-from sb3_per.algorithms.sac import EntropyRegularizedMixin
+from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.updates import entropy_coefficient, minimise, optimizers_with_entropy, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
-class PERCrossQ(EntropyRegularizedMixin, CrossQ):
+class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
     """
     CrossQ (arXiv 1902.05605) with prioritized experience replay (PER, arXiv 1511.05952).
 
     Use it for continuous actions. It is SAC with batch normalization in place of target networks, and needs fewer steps.
 
-    The critics' loss is weighted. The losses of the actor and of the entropy coefficient are not, unless ``actor_batch`` is
-    ``"weighted"``. The priority of a transition comes from its absolute TD error, mean over the twin critics. Statistics of
-    batch normalization come from the drawn batch, unweighted.
+    The critics' loss is weighted. The losses of the actor and of the entropy coefficient are not. The priority of a transition
+    comes from its absolute TD error, mean over the twin critics. Statistics of batch normalization come from the drawn batch,
+    unweighted.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``beta_end``, ``actor_batch`` and others. All other arguments are those of
@@ -29,35 +30,55 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
         model.learn(10_000)
     """
 
-    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+    # Known once the model is set up; the stock class declares what they are before.
+    log_ent_coef: Any
+    target_entropy: Any
+
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        return optimizers_with_entropy(self)
+
+    def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             self.actor.set_bn_training_mode(False)
-            next_actions, entropy_cost = self._next_actions(batch)
-
+            next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
         # There is no target network. Both halves pass the critic together, so that batch normalization sees the mixture of
         # current and next observations.
-        all_obs = th.cat([batch.observations, batch.next_observations])
-        all_actions = th.cat([batch.actions, next_actions])
+        both_observations = th.cat([batch.observations, batch.next_observations])
+        both_actions = th.cat([batch.actions, next_actions])
         self.critic.set_bn_training_mode(True)
-        all_q = th.cat(self.critic(all_obs, all_actions), dim=1)
+        q, next_q = th.cat(self.critic(both_observations, both_actions), dim=1).chunk(2)
         self.critic.set_bn_training_mode(False)
-        q, next_q = all_q.chunk(2)
         with th.no_grad():
-            target_q = self._td_target(batch, next_q.min(dim=1, keepdim=True).values - entropy_cost)
+            next_values = next_q.min(dim=1, keepdim=True).values - entropy_coefficient(self) * next_log_prob.reshape(-1, 1)
+            target_q = td_target(batch, self.gamma, next_values)
         td_errors = target_q - q
         return 0.5 * td_errors.square(), td_errors
 
-    def _gradient_step(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> GradientStep:
+    def _update(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         if self.use_sde:
-            self.actor.reset_noise()
-        critic_loss, td_errors = self._value_loss(batch)
-        minimise(critic_loss, self.critic.optimizer)
-        if self._n_updates % self.policy_delay != 0:
-            return td_errors, {"critic_loss": critic_loss, "ent_coef": self._current_ent_coef()}
+            self.actor.reset_noise()  # log_std has changed since the last gradient step
+        ent_coef = entropy_coefficient(self)
 
-        observations, weights = self._actor_batch(batch)
+        # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
+        losses, td_errors = self._critic_losses(batch)
+        critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
+        minimise(critic_loss, self.critic.optimizer)
+        metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
+        if self._n_updates % self.policy_delay != 0:
+            return td_errors, metrics
+
+        # Entropy coefficient and actor, less often than the critics.
+        observations = self._actor_observations(batch)
         self.actor.set_bn_training_mode(True)
-        actions_pi, log_prob = self._current_actions(observations)
+        actions, log_prob = self.actor.action_log_prob(observations)
         self.actor.set_bn_training_mode(False)
-        metrics = self._update_actor(observations, weights, actions_pi, log_prob)
-        return td_errors, {"critic_loss": critic_loss, **metrics}
+        log_prob = log_prob.reshape(-1, 1)
+        if self.ent_coef_optimizer is not None:
+            ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
+            minimise(ent_coef_loss, self.ent_coef_optimizer)
+            metrics["ent_coef_loss"] = ent_coef_loss
+        q = th.cat(self.critic(observations, actions), dim=1).min(dim=1, keepdim=True).values
+        actor_loss = (ent_coef * log_prob - q).mean()
+        minimise(actor_loss, self.actor.optimizer)
+        metrics["actor_loss"] = actor_loss
+        return td_errors, metrics

@@ -6,42 +6,12 @@ import torch as th
 from stable_baselines3 import DQN
 from torch.nn import functional as F
 
-from sb3_per.algorithms.base import GradientStep, PrioritizedOffPolicyMixin
-from sb3_per.algorithms.optimizers import minimise
+from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.updates import minimise, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
-class DeepQMixin(PrioritizedOffPolicyMixin):
-    """Update an algorithm without an actor. The losses are DQN's; QR-DQN has its own."""
-
-    # Attributes of the stock algorithm.
-    q_net: Any
-    q_net_target: Any
-    max_grad_norm: Any
-
-    double_q: bool
-
-    has_actor = False
-
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        return [self.policy.optimizer]
-
-    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
-        with th.no_grad():
-            next_q = self.q_net_target(batch.next_observations)
-            choosing_q = self.q_net(batch.next_observations) if self.double_q else next_q
-            next_actions = choosing_q.argmax(dim=1, keepdim=True)
-            target_q = self._td_target(batch, next_q.gather(dim=1, index=next_actions))
-        q = self.q_net(batch.observations).gather(dim=1, index=batch.actions.long())
-        return F.smooth_l1_loss(q, target_q, reduction="none"), target_q - q
-
-    def _gradient_step(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> GradientStep:
-        loss, td_errors = self._value_loss(batch)
-        minimise(loss, self.policy.optimizer, self.max_grad_norm)
-        return td_errors, {"loss": loss}
-
-
-class PERDQN(DeepQMixin, DQN):
+class PERDQN(PrioritizedOffPolicyMixin, DQN):
     """
     Deep Q-Network (DQN, arXiv 1312.5602) with prioritized experience replay (PER, arXiv 1511.05952), and optionally Double
     Q-learning (arXiv 1509.06461).
@@ -66,6 +36,31 @@ class PERDQN(DeepQMixin, DQN):
     :param kwargs: keyword arguments of ``stable_baselines3.DQN``
     """
 
+    has_actor = False
+
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
         self.double_q = double_q
         super().__init__(*args, **kwargs)
+
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        return [self.policy.optimizer]
+
+    def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+        with th.no_grad():
+            next_q = self.q_net_target(batch.next_observations)
+            choosing_q = self.q_net(batch.next_observations) if self.double_q else next_q
+            next_actions = choosing_q.argmax(dim=1, keepdim=True)
+            target_q = self._target(batch, next_q.gather(dim=1, index=next_actions))
+        q = self.q_net(batch.observations).gather(dim=1, index=batch.actions.long())
+        return F.smooth_l1_loss(q, target_q, reduction="none"), target_q - q
+
+    def _target(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
+        """Compute the targets of the Q-network. The recurrent class may rescale them."""
+        return td_target(batch, self.gamma, next_values)
+
+    def _update(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        # SB3 updates the target network in `_on_step`.
+        losses, td_errors = self._critic_losses(batch)
+        loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
+        minimise(loss, self.policy.optimizer, self.max_grad_norm)
+        return td_errors, {"loss": loss}

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch as th
+
+from sb3_per.sampling.schemes import PriorityScheme
 
 # Read scalars a few steps late, so that a GPU need not finish each step first. Do not keep them longer, so that memory does
 # not grow with the number of steps.
@@ -23,11 +26,14 @@ class MeanMetrics:
         """
         Add the metrics of one gradient step.
 
-        :param values: scalars by name, tensors without gradient or of NumPy. A name without a slash is logged as
-            ``train/name``
+        :param values: scalars by name, tensors or of NumPy. A name without a slash is logged as ``train/name``
         :param weights: importance-sampling weights of its batch, shape (batch_size, 1); all batches have the same size
         """
-        self._values.append(values)
+        kept = dict(values)
+        for name, value in values.items():
+            if isinstance(value, th.Tensor):
+                kept[name] = value.detach()  # otherwise the graph of the loss would wait, too
+        self._values.append(kept)
         if weights is not None:
             self._weights.append(weights)
         if len(self._values) == _MOST_WAITING:
@@ -67,3 +73,27 @@ def weight_metrics(weights: Any) -> dict[str, Any]:
     effective_sizes = totals * totals / ((weights * weights).sum(axis=0) * len(weights))
     # Sums: NumPy's `mean` takes twice as long.
     return {"per/mean_weight": totals.sum() / weights.size, "per/effective_sample_size": effective_sizes.sum() / len(totals)}
+
+
+def demonstration_metrics(is_demonstration: np.ndarray, td_errors: Any, scheme: PriorityScheme) -> dict[str, np.floating]:
+    """
+    Summarize the demonstrations in a batch for the log.
+
+    :param is_demonstration: which transitions are demonstrations, bool of shape (batch_size,)
+    :param td_errors: signed TD errors, an array or a tensor on any device, shape (batch_size, n_critics)
+    :param scheme: prioritization scheme
+    :return: share of the demonstrations, mean ``|td|`` of them and of the rest, and mean priority p of the demonstrations, by
+        name; without the numbers of a part that the batch lacks
+    """
+    values = td_errors.detach().cpu().numpy() if isinstance(td_errors, th.Tensor) else td_errors
+    errors = np.abs(values, dtype=np.float64).reshape(len(is_demonstration), -1)
+    of_demonstrations = errors[is_demonstration]
+    of_experience = errors[~is_demonstration]
+    metrics = {"demonstrations/share": is_demonstration.mean()}
+    if len(of_demonstrations):
+        priorities = scheme.priority(scheme.reduce(of_demonstrations))
+        metrics["demonstrations/td_error"] = of_demonstrations.mean()
+        metrics["demonstrations/mean_priority"] = priorities.mean()
+    if len(of_experience):
+        metrics["demonstrations/td_error_of_experience"] = of_experience.mean()
+    return metrics

@@ -1,64 +1,84 @@
 """Learn from demonstrations before the first step in the environment."""
 
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm, SelfOffPolicyAlgorithm
+import numpy as np
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.utils import configure_logger
+from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.algorithms.demonstrations import start_statistics
+from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.storage.nested import keyed
 from sb3_per.utils.checks import integer, require
 
+if TYPE_CHECKING:
+    from sb3_per.algorithms.base import PrioritizedAlgorithm
 
-class PretrainingMixin(OffPolicyAlgorithm):
-    """Learn from demonstrations before the first step in the environment."""
+# Number of observations to read at a time: as stacks of frames, all of them could take many times their RAM.
+_BLOCK = 1024
 
-    def pretrain(
-        self: SelfOffPolicyAlgorithm, gradient_steps: int, log_interval: int = 1_000, progress_bar: bool = False
-    ) -> SelfOffPolicyAlgorithm:
-        """
-        Update the networks from demonstrations alone, whatever ``demonstration_fraction`` is. Nothing counts as a step of the
-        environment. Target networks are updated as often as they would be while learning. The statistics of a ``VecNormalize``
-        that has seen no step begin with the demonstrations.
 
-        ::
+def pretrain(model: "PrioritizedAlgorithm", gradient_steps: int, log_interval: int, progress_bar: bool) -> None:
+    """See :meth:`~sb3_per.algorithms.base.PrioritizedAlgorithm.pretrain`."""
+    require("gradient_steps", gradient_steps, integer())
+    require("log_interval", log_interval, integer())
+    buffer = model.replay_buffer
+    if buffer is None or len(buffer.demonstrations) == 0:
+        raise ValueError("pretrain() needs demonstrations. Add some: model.replay_buffer.add_demonstrations(...)")
+    if not model._custom_logger:
+        name = f"{type(model).__name__}_pretrain"
+        model._logger = configure_logger(model.verbose, model.tensorboard_log, name, reset_num_timesteps=True)
 
-            model.replay_buffer.add_demonstrations_from(expert_buffer)
-            model.pretrain(5_000)
-            model.learn(100_000)
+    # As often as while learning: calls of train(), and of _on_step(), with which DQN updates its target network.
+    frequency: Any = model.train_freq
+    steps_per_train = frequency.frequency if frequency.unit == TrainFrequencyUnit.STEP else 1
+    updates_per_train = model.gradient_steps
+    if updates_per_train <= 0:
+        updates_per_train = steps_per_train * model.n_envs
 
-        :param gradient_steps: number of updates
-        :param log_interval: number of updates between two records, which go into a run of their own, ``..._pretrain``
-        :param progress_bar: whether to show a progress bar with tqdm and rich, as in ``learn``
-        :return: this model
-        :raises ValueError: for a number below 1, or without demonstrations
-        :raises ImportError: for a progress bar without tqdm or rich
-        """
-        require("gradient_steps", gradient_steps, integer())
-        require("log_interval", log_interval, integer())
-        buffer: Any = self.replay_buffer
-        if buffer is None or not len(buffer.demonstrations):
-            raise ValueError("pretrain() needs demonstrations. Add some: model.replay_buffer.add_demonstrations(...)")
-        if not self._custom_logger:
-            self._logger = configure_logger(self.verbose, self.tensorboard_log, f"{type(self).__name__}_pretrain", True)
-        frequency: Any = self.train_freq
-        n_calls = frequency.frequency if frequency.unit == TrainFrequencyUnit.STEP else 1
-        n_at_once = self.gradient_steps if self.gradient_steps > 0 else n_calls * self.n_envs
-        with ExitStack() as stack:
-            stack.enter_context(buffer.only_demonstrations())
-            bar = stack.enter_context(_progress_bar(gradient_steps)) if progress_bar else None
-            start_statistics(buffer, self._vec_normalize_env)
-            for n_before in range(0, gradient_steps, n_at_once):
-                n_done = min(n_before + n_at_once, gradient_steps)
-                self.train(n_done - n_before, self.batch_size)
-                for _ in range(n_calls):
-                    self._on_step()  # DQN's target network
-                if n_done // log_interval > n_before // log_interval or n_done == gradient_steps:
-                    self.logger.dump(n_done)
-                if bar is not None:
-                    bar.update(n_done - n_before)
-        return self
+    with ExitStack() as stack:
+        stack.enter_context(buffer.only_demonstrations())
+        bar = stack.enter_context(_progress_bar(gradient_steps)) if progress_bar else None
+        start_statistics(buffer, model.get_vec_normalize_env())
+        for start in range(0, gradient_steps, updates_per_train):
+            end = min(start + updates_per_train, gradient_steps)
+            model.train(end - start, model.batch_size)
+            for _ in range(steps_per_train):
+                model._on_step()
+            if end // log_interval > start // log_interval or end == gradient_steps:
+                model.logger.dump(end)
+            if bar is not None:
+                bar.update(end - start)
+
+
+def start_statistics(buffer: PrioritizedReplayBuffer, normalize: VecNormalize | None) -> None:
+    """
+    Let the statistics of a ``VecNormalize`` that has seen no step begin with the demonstrations, as if its environments had
+    made these steps.
+
+    :param buffer: buffer with the demonstrations
+    :param normalize: wrapper whose statistics may change; ``None``: there is none
+    """
+    n = len(buffer.demonstrations)
+    if n == 0 or normalize is None or not normalize.training:
+        return
+    if normalize.ret_rms.count >= 1.0:  # every step counts there; resets count in the statistics of observations alone
+        return
+    storage = buffer.demonstrations.storage
+    if normalize.norm_obs:
+        for start in range(0, n, _BLOCK):
+            observations = keyed(storage.read_observations(np.arange(start, min(start + _BLOCK, n))))
+            for key, statistics in keyed(normalize.obs_rms).items():
+                statistics.update(observations[key])
+    returns = np.empty(n)
+    discounted = 0.0
+    for i, (reward, done) in enumerate(zip(storage.rewards[:n, 0], storage.dones[:n, 0], strict=True)):
+        discounted = discounted * normalize.gamma + float(reward)
+        returns[i] = discounted
+        if done:
+            discounted = 0.0
+    normalize.ret_rms.update(returns)
 
 
 def _progress_bar(total: int) -> Any:

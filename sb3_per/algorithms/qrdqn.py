@@ -3,12 +3,12 @@
 import torch as th
 from sb3_contrib import QRDQN
 
-from sb3_per.algorithms.dqn import DeepQMixin
-from sb3_per.algorithms.losses import pairwise_quantile_huber_loss
+from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.updates import minimise, quantile_huber_losses, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
-class PERQRDQN(DeepQMixin, QRDQN):
+class PERQRDQN(PrioritizedOffPolicyMixin, QRDQN):
     """
     Quantile Regression DQN (QR-DQN, arXiv 1710.10044) with prioritized experience replay (PER, arXiv 1511.05952).
 
@@ -29,15 +29,28 @@ class PERQRDQN(DeepQMixin, QRDQN):
     """
 
     has_scalar_td_loss = False
+    has_actor = False
 
-    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        return [self.policy.optimizer]
+
+    def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             next_quantiles = self.quantile_net_target(batch.next_observations)  # (batch_size, n_quantiles, n_actions)
             next_actions = next_quantiles.mean(dim=1).argmax(dim=1)
-            targets = self._td_target(batch, _of_actions(next_quantiles, next_actions))
-        quantiles = _of_actions(self.quantile_net(batch.observations), batch.actions.long().squeeze(dim=1))
-        losses = pairwise_quantile_huber_loss(quantiles, targets).sum(dim=1).mean(dim=1, keepdim=True)
-        return losses, (targets.mean(dim=1) - quantiles.mean(dim=1)).unsqueeze(dim=1)
+            targets = td_target(batch, self.gamma, _of_actions(next_quantiles, next_actions))
+        actions = batch.actions.long().squeeze(dim=1)
+        quantiles = _of_actions(self.quantile_net(batch.observations), actions)
+        losses = quantile_huber_losses(quantiles, targets).sum(dim=1).mean(dim=1, keepdim=True)
+        td_errors = targets.mean(dim=1) - quantiles.mean(dim=1)
+        return losses, td_errors.unsqueeze(dim=1)
+
+    def _update(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        # sb3-contrib updates the target network in `_on_step`.
+        losses, td_errors = self._critic_losses(batch)
+        loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
+        minimise(loss, self.policy.optimizer, self.max_grad_norm)
+        return td_errors, {"loss": loss}
 
 
 def _of_actions(quantiles: th.Tensor, actions: th.Tensor) -> th.Tensor:
@@ -48,4 +61,5 @@ def _of_actions(quantiles: th.Tensor, actions: th.Tensor) -> th.Tensor:
     :param actions: integers of shape (batch_size,)
     :return: shape (batch_size, n_quantiles)
     """
-    return quantiles.gather(dim=2, index=actions.view(-1, 1, 1).expand(-1, quantiles.shape[1], 1)).squeeze(dim=2)
+    index = actions.view(-1, 1, 1).expand(-1, quantiles.shape[1], 1)
+    return quantiles.gather(dim=2, index=index).squeeze(dim=2)

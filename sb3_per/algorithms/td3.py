@@ -4,8 +4,8 @@ import torch as th
 from stable_baselines3 import DDPG, TD3
 from stable_baselines3.common.utils import polyak_update
 
-from sb3_per.algorithms.base import GradientStep, PrioritizedOffPolicyMixin
-from sb3_per.algorithms.optimizers import minimise
+from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.updates import minimise, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -17,7 +17,7 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
     those of TD3 with LAP and PAL on four of five MuJoCo tasks after a million steps, and with plain PER on two. In our runs
     of 100,000 steps on HalfCheetah, none of the three could be told from TD3.
 
-    The critics' loss is weighted, the actor's is not, unless ``actor_batch`` is ``"weighted"``. The priority of a transition
+    The critics' loss is weighted, the actor's is not. The priority of a transition
     comes from its absolute TD error: the mean over the twin critics, or the maximum with LAP and PAL.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
@@ -33,27 +33,32 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.actor.optimizer, self.critic.optimizer]
 
-    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+    def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
-            # Target policy smoothing.
+            # Target policy smoothing (equation 14).
             noise = th.empty_like(batch.actions).normal_(0, self.target_policy_noise)
             noise = noise.clamp(-self.target_noise_clip, self.target_noise_clip)
             next_actions = (self.actor_target(batch.next_observations) + noise).clamp(-1, 1)
+            # The smaller of two targets, against overestimation (equation 10).
             next_q = th.cat(self.critic_target(batch.next_observations, next_actions), dim=1)
-            target_q = self._td_target(batch, next_q.min(dim=1, keepdim=True).values)
+            target_q = td_target(batch, self.gamma, next_q.min(dim=1, keepdim=True).values)
         td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
         return td_errors.square(), td_errors
 
-    def _gradient_step(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> GradientStep:
-        critic_loss, td_errors = self._value_loss(batch)
+    def _update(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
+        losses, td_errors = self._critic_losses(batch)
+        critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
         minimise(critic_loss, self.critic.optimizer)
         if self._n_updates % self.policy_delay != 0:
             return td_errors, {"critic_loss": critic_loss}
 
-        observations, weights = self._actor_batch(batch)
-        actions = self.actor(observations)
-        actor_loss = -(weights * self.critic.q1_forward(observations, actions)).mean()
+        # Actor, less often than the critics.
+        observations = self._actor_observations(batch)
+        actor_loss = -self.critic.q1_forward(observations, self.actor(observations)).mean()
         minimise(actor_loss, self.actor.optimizer)
+
+        # Target networks.
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
         polyak_update(self.actor.parameters(), self.actor_target.parameters(), self.tau)
         polyak_update(self.critic_batch_norm_stats, self.critic_batch_norm_stats_target, 1.0)
@@ -68,7 +73,7 @@ class PERDDPG(PERTD3, DDPG):
     It is TD3 with one critic, without delay and without target smoothing. Use it to compare with older results;
     :class:`PERTD3` is more stable.
 
-    The critic's loss is weighted, the actor's is not, unless ``actor_batch`` is ``"weighted"``. The priority of a transition
+    The critic's loss is weighted, the actor's is not. The priority of a transition
     comes from its absolute TD error.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,

@@ -4,23 +4,23 @@ from typing import Any
 
 import torch as th
 from sb3_contrib import TQC
+from stable_baselines3.common.utils import polyak_update
 
-from sb3_per.algorithms.losses import pairwise_quantile_huber_loss
-from sb3_per.algorithms.sac import EntropyRegularizedMixin
+from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.updates import entropy_coefficient, minimise, optimizers_with_entropy, quantile_huber_losses, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
-class PERTQC(EntropyRegularizedMixin, TQC):
+class PERTQC(PrioritizedOffPolicyMixin, TQC):
     """
     Truncated Quantile Critics (TQC, arXiv 2005.04269) with prioritized experience replay (PER, arXiv 1511.05952).
 
     Use it for continuous actions. It is SAC with critics that learn distributions, and drops their largest quantiles against
     overestimation.
 
-    The critics' quantile Huber loss is weighted. The losses of the actor and of the entropy coefficient are not, unless
-    ``actor_batch`` is ``"weighted"``. The priority of a transition comes from the absolute difference of expected values,
-    ``|mean of the target quantiles - mean of the current quantiles|``, mean over the critics. LAP and PAL are refused, because
-    they replace the loss of a scalar TD error.
+    The critics' quantile Huber loss is weighted. The losses of the actor and of the entropy coefficient are not. The priority
+    of a transition comes from the absolute difference of expected values, ``|mean of the target quantiles - mean of the
+    current quantiles|``, mean over the critics. LAP and PAL are refused, because they replace the loss of a scalar TD error.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``beta_end``, ``actor_batch`` and others. All other arguments are those of
@@ -34,17 +34,55 @@ class PERTQC(EntropyRegularizedMixin, TQC):
 
     has_scalar_td_loss = False
 
-    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+    # Known once the model is set up; the stock class declares what they are before.
+    log_ent_coef: Any
+    target_entropy: Any
+
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        return optimizers_with_entropy(self)
+
+    def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
-            next_actions, entropy_cost = self._next_actions(batch)
+            next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
             next_quantiles = self.critic_target(batch.next_observations, next_actions).flatten(start_dim=1)
-            # Pool the critics and drop the largest quantiles, against overestimation.
+            # Pool the critics and drop the largest quantiles, against overestimation (equation 12).
             n_kept = next_quantiles.shape[1] - self.top_quantiles_to_drop_per_net * self.critic.n_critics
             kept = next_quantiles.sort(dim=1).values[:, :n_kept]
-            targets = self._td_target(batch, kept - entropy_cost).unsqueeze(dim=1)
+            next_values = kept - entropy_coefficient(self) * next_log_prob.reshape(-1, 1)
+            targets = td_target(batch, self.gamma, next_values).unsqueeze(dim=1)
         quantiles = self.critic(batch.observations, batch.actions)  # (batch_size, n_critics, n_quantiles)
-        losses = pairwise_quantile_huber_loss(quantiles, targets).mean(dim=(1, 2, 3)).unsqueeze(dim=1)
+        losses = quantile_huber_losses(quantiles, targets).mean(dim=(1, 2, 3)).unsqueeze(dim=1)
         return losses, targets.mean(dim=2) - quantiles.mean(dim=2)
 
-    def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
-        return th.mean(self.critic(observations, actions), dim=2).mean(dim=1, keepdim=True)
+    def _update(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        if self.use_sde:
+            self.actor.reset_noise()  # log_std has changed since the last gradient step
+        # TQC draws these actions before the next actions of the target.
+        observations = self._actor_observations(batch)
+        actions, log_prob = self.actor.action_log_prob(observations)
+        log_prob = log_prob.reshape(-1, 1)
+        ent_coef = entropy_coefficient(self)
+
+        # Critics: the scheme takes the weighted mean of their loss over the batch.
+        losses, td_errors = self._critic_losses(batch)
+        critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
+        minimise(critic_loss, self.critic.optimizer)
+        metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
+
+        # Entropy coefficient.
+        if self.ent_coef_optimizer is not None:
+            ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
+            minimise(ent_coef_loss, self.ent_coef_optimizer)
+            metrics["ent_coef_loss"] = ent_coef_loss
+
+        # Actor: it maximises the mean over critics and quantiles.
+        q = self.critic(observations, actions).mean(dim=2).mean(dim=1, keepdim=True)
+        actor_loss = (ent_coef * log_prob - q).mean()
+        minimise(actor_loss, self.actor.optimizer)
+        metrics["actor_loss"] = actor_loss
+
+        # Target networks.
+        if gradient_step % self.target_update_interval == 0:
+            polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
+            polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
+        return td_errors, metrics

@@ -331,7 +331,7 @@ class Mixture:
             ids = ids[order]
             td_errors = td_errors[order]
         slots, abs_td_errors = self._located_demonstrations(ids[n:] - FIRST_ID, td_errors[n:])
-        self.demonstrations.sampler.priorities_of(abs_td_errors)
+        self.demonstrations.sampler.require_allowed(abs_td_errors)
         n_own = self.experience.update(ids[:n], td_errors[:n])
         return n_own + self.demonstrations.sampler.update(slots, abs_td_errors)
 

@@ -31,7 +31,7 @@ class UpdateReminder:
         if self.learner is None:
             return (
                 f"{start}A stock algorithm neither weights its loss nor updates priorities, and learns from a biased draw: use "
-                "the class of sb3_per in its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme=\"uniform\". In a loop of "
+                'the class of sb3_per in its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform". In a loop of '
                 "your own, multiply the loss by batch.weights, and call update_priorities(batch.indices, td_errors) after each "
                 "update"
             )

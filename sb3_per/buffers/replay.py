@@ -407,13 +407,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
         scheme = self.scheme
-        masses = scheme.mass(scheme.priority(scheme.reduce(abs_td_errors)))
+        masses = np.ascontiguousarray(scheme.mass(scheme.priority(scheme.reduce(abs_td_errors))), np.float64)
         is_allowed = (masses >= 0.0) & (masses <= scheme.largest_mass)
         if not is_allowed.all():
             raise ValueError(
                 f"{scheme}.mass() gave {masses[~is_allowed][0]} for td_errors: it must be in [0, {scheme.largest_mass}]"
             )
-        return np.asarray(masses).reshape(shape)
+        return masses.reshape(shape)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """
@@ -657,8 +657,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ids = inputs.checked_ids(indices)
         errors = inputs.td_error_matrix(td_errors, ids.shape)
         with self.lock:
+            n_written = self.source.update(ids, errors)
             self.reminder.count_update()
-            return self.source.update(ids, errors)
+        return n_written
 
     @property
     def beta(self) -> float:
@@ -889,6 +890,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         twin.settings = dataclasses.replace(self.settings, frames=frames)
         form: Form = dataclasses.replace(self.storage.form, frames=frames_by_key(frames, self.observation_space))
         twin._start_with_storage(make_storage(form, n_rows, self.n_envs, folder_of_copy(self.storage.folder)))
+        if self.draw_record is not None:
+            twin.draw_record = self.draw_record.emptied(twin.ring.capacity)
         return twin
 
     def copy_newest(self: BufferT, other: BufferT, keeps_masses: bool) -> None:

@@ -162,9 +162,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         )
         windows = CompleteWindows(ring, storage, states, self.sequence_length + self.n_steps - 1)
         n_step_returns = self._make_n_step_returns()
-        return WindowSet(
-            ring, storage, self._make_sampler(windows), n_step_returns, windows, states, self.sequence_length
-        )
+        return WindowSet(ring, storage, self._make_sampler(windows), n_step_returns, windows, states, self.sequence_length)
 
     @property
     def windows(self) -> CompleteWindows:

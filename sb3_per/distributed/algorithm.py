@@ -19,7 +19,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import VectorizedActionNoise
 from stable_baselines3.common.utils import ConstantSchedule
 
-from sb3_per.algorithms.acting import ActingMixin
+from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 
 # Attributes of the learner's algorithm that its actors do not get, beside the replay buffer.
@@ -37,35 +37,35 @@ _NOT_SENT = (
 # ---- counters
 
 
-def n_updates(model: ActingMixin) -> int:
+def n_updates(model: PrioritizedAlgorithm) -> int:
     """Count the gradient steps of the learner so far."""
     return int(model._n_updates)
 
 
-def n_timesteps_left(model: ActingMixin) -> int:
+def n_timesteps_left(model: PrioritizedAlgorithm) -> int:
     """Count the transitions that are left until the run of the learner ends, as the schedules count."""
     return int(model._total_timesteps - model.num_timesteps)
 
 
-def count_step(model: ActingMixin, infos: list[dict[str, Any]], dones: np.ndarray) -> None:
+def count_step(model: PrioritizedAlgorithm, infos: list[dict[str, Any]], dones: np.ndarray) -> None:
     """Update what SB3 updates after each step: statistics of episodes, progress, target networks and exploration rate."""
     model._update_info_buffer(infos, dones)
     model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
     model._on_step()
 
 
-def count_episode(model: ActingMixin) -> int:
+def count_episode(model: PrioritizedAlgorithm) -> int:
     """Count a finished episode, and return the number of episodes so far."""
     model._episode_num += 1
     return int(model._episode_num)
 
 
-def last_obs(model: ActingMixin) -> tuple[Any, Any]:
+def last_obs(model: PrioritizedAlgorithm) -> tuple[Any, Any]:
     """Return the observations to act on next: normalized, and as the environments gave them or ``None``."""
     return model._last_obs, model._last_original_obs
 
 
-def set_last_obs(model: ActingMixin, both: tuple[Any, Any]) -> None:
+def set_last_obs(model: PrioritizedAlgorithm, both: tuple[Any, Any]) -> None:
     """Replace the observations to act on next, in the form of :func:`last_obs`."""
     model._last_obs, model._last_original_obs = both
 
@@ -73,7 +73,7 @@ def set_last_obs(model: ActingMixin, both: tuple[Any, Any]) -> None:
 # ---- the copy of an actor
 
 
-def packed(model: ActingMixin, n_rows: int) -> bytes:
+def packed(model: PrioritizedAlgorithm, n_rows: int) -> bytes:
     """
     Pickle the learner's algorithm for its actors, with the classes of the user's script.
 
@@ -148,7 +148,7 @@ class Weights:
     normalize: tuple[Any, Any]
 
 
-def weights_of(model: ActingMixin) -> Weights:
+def weights_of(model: PrioritizedAlgorithm) -> Weights:
     """Collect the weights that the learner sends. On the CPU, the arrays are views of them."""
     tensors = dict(model.policy.state_dict())
     for name in model._get_torch_save_params()[1]:
@@ -161,7 +161,7 @@ def weights_of(model: ActingMixin) -> Weights:
     return Weights(n_updates(model), arrays, statistics)
 
 
-def set_weights(model: ActingMixin, weights: Weights) -> None:
+def set_weights(model: PrioritizedAlgorithm, weights: Weights) -> None:
     """Give an actor the learner's weights."""
     own = {**vars(model), **model.policy.state_dict()}
     for name, array in weights.arrays.items():

@@ -8,7 +8,7 @@ import cloudpickle
 import numpy as np
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.algorithms.acting import ActingMixin
+from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.distributed.algorithm import last_obs
 from sb3_per.distributed.random_state import RandomState
 from sb3_per.storage.nested import flat, keyed, tree_map
@@ -68,7 +68,7 @@ def joined(parts: Sequence[Any]) -> Any:
     return np.concatenate(parts)
 
 
-def store(model: ActingMixin, columns: np.ndarray, chunk: Chunk, n: int) -> None:
+def store(model: PrioritizedAlgorithm, columns: np.ndarray, chunk: Chunk, n: int) -> None:
     """
     Store a chunk as a whole, because a large write costs as much as a small one. Also update statistics and last observations.
 
@@ -93,7 +93,7 @@ def store(model: ActingMixin, columns: np.ndarray, chunk: Chunk, n: int) -> None
                 part[columns] = keyed(last)[key]
 
 
-def cut(model: ActingMixin, columns: np.ndarray) -> None:
+def cut(model: PrioritizedAlgorithm, columns: np.ndarray) -> None:
     """Cut the episodes of some environments after the last stored step, which the next step does not follow."""
     model.replay_buffer.end_episodes(columns)
     normalize = model.get_vec_normalize_env()

@@ -13,7 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.algorithms.acting import ActingMixin
+from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.buffers import PrioritizedSequenceReplayBuffer, hooks
 from sb3_per.distributed import algorithm, random_state
 from sb3_per.distributed.actor_pool import ActorPool
@@ -38,7 +38,7 @@ def exploration_ladder(n_actors: int, epsilon: float = 0.4, alpha: float = 7.0) 
     return [epsilon ** (1.0 + alpha * i / max(n_actors - 1, 1)) for i in range(n_actors)]
 
 
-def require_supported(pool: ActorPool, model: ActingMixin) -> None:
+def check_supported(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
     """
     Refuse algorithms and settings that do not work with actors.
 
@@ -95,7 +95,7 @@ class Run:
     :param continues: whether the actors continue where the last run ended
     """
 
-    def __init__(self, pool: ActorPool, model: ActingMixin, continues: bool):
+    def __init__(self, pool: ActorPool, model: PrioritizedAlgorithm, continues: bool):
         self.pool = pool
         self.model = model
         self.metrics = Metrics(pool, model)
@@ -222,7 +222,7 @@ class Metrics:
     :param model: the algorithm that learns
     """
 
-    def __init__(self, pool: ActorPool, model: ActingMixin):
+    def __init__(self, pool: ActorPool, model: PrioritizedAlgorithm):
         self._pool = pool
         self._model = model
         self._began = time.monotonic()
@@ -279,7 +279,7 @@ class Metrics:
         self._lags = []
 
 
-def _sends_td_errors(pool: ActorPool, model: ActingMixin) -> bool:
+def _sends_td_errors(pool: ActorPool, model: PrioritizedAlgorithm) -> bool:
     """Say whether actors send TD errors with their transitions. An explicit ``initial_priority`` of the buffer wins."""
     given = model.replay_buffer_kwargs.get("initial_priority", "td_error")
     is_asked_for = pool.settings.initial_priorities == "actor" and given == "td_error"

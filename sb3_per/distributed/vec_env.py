@@ -13,13 +13,14 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import RolloutReturn
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_per.algorithms.acting import ActingMixin, CollectingVecEnv
+from sb3_per.algorithms.base import PrioritizedAlgorithm
+from sb3_per.algorithms.collecting import CollectingVecEnv
 from sb3_per.distributed import random_state
 from sb3_per.distributed.actor_pool import ActorPool, Settings
 from sb3_per.distributed.chunks import joined
 from sb3_per.distributed.engines import Engine
 from sb3_per.distributed.environments import EnvRecipe
-from sb3_per.distributed.loop import Metrics, Run, require_supported
+from sb3_per.distributed.loop import Metrics, Run, check_supported
 
 
 class ActorVecEnv(CollectingVecEnv):
@@ -39,10 +40,11 @@ class ActorVecEnv(CollectingVecEnv):
         self.pool = ActorPool(engine, n_actors, recipe, settings)
         #: metrics of the newest run of an algorithm of this package
         self.metrics: Metrics | None = None
-        # The current run, while actors act.
+        # The algorithm that learns now, and its run once it has begun.
+        self._learner: PrioritizedAlgorithm | None = None
         self._run: Run | None = None
         # The algorithm whose episodes continue if it learns again.
-        self._continued_model: ActingMixin | None = None
+        self._continued_model: PrioritizedAlgorithm | None = None
         try:
             for actor in range(n_actors):
                 self.pool.start(actor)
@@ -99,17 +101,17 @@ class ActorVecEnv(CollectingVecEnv):
 
     # ---- collecting for an algorithm of this package
 
-    def require_supported(self, model: ActingMixin) -> None:
-        """See :class:`~sb3_per.algorithms.acting.CollectingVecEnv`."""
-        require_supported(self.pool, model)
+    def check_supported(self, model: PrioritizedAlgorithm) -> None:
+        """See :class:`~sb3_per.algorithms.collecting.CollectingVecEnv`."""
+        check_supported(self.pool, model)
 
     @contextlib.contextmanager
-    def acting_for(self, model: ActingMixin) -> Iterator[None]:
-        """See :class:`~sb3_per.algorithms.acting.CollectingVecEnv`. An exception in the context stops the actors."""
+    def acting_for(self, model: PrioritizedAlgorithm) -> Iterator[None]:
+        """See :class:`~sb3_per.algorithms.collecting.CollectingVecEnv`. An exception in the context stops the actors."""
         self.pool.require_open()
-        self.require_supported(model)
+        self.check_supported(model)
         self.pool.start_run()
-        self.learner = model
+        self._learner = model
         try:
             yield
             if self._run is not None:
@@ -118,14 +120,18 @@ class ActorVecEnv(CollectingVecEnv):
             self.pool.close()
             raise
         finally:
-            self.learner = None
+            self._learner = None
             self._run = None
 
+    def acts_for(self, model: PrioritizedAlgorithm) -> bool:
+        """See :class:`~sb3_per.algorithms.collecting.CollectingVecEnv`."""
+        return self._learner is model
+
     def collect(self, callback: BaseCallback, log_interval: int | None) -> RolloutReturn:
-        """See :class:`~sb3_per.algorithms.acting.CollectingVecEnv`."""
-        assert self.learner is not None, "collect() is called within acting_for()"
+        """See :class:`~sb3_per.algorithms.collecting.CollectingVecEnv`."""
+        assert self._learner is not None, "collect() is called within acting_for()"
         if self._run is None:  # only now, because `learn` resets the environments first
-            self._run = Run(self.pool, self.learner, continues=self._continued_model is self.learner)
+            self._run = Run(self.pool, self._learner, continues=self._continued_model is self._learner)
             self._continued_model = None
             self.metrics = self._run.metrics
         return self._run.collect(callback, log_interval)

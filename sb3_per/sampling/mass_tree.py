@@ -185,9 +185,7 @@ class MassTree(ABC):
 
     def _require_mass(self) -> None:
         if not self.total > 0.0:
-            raise NothingToDrawError(
-                f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty"
-            )
+            raise NothingToDrawError(f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty")
 
 
 def as_batch(values: Any, dtype: type) -> np.ndarray:

@@ -135,9 +135,7 @@ def draw_from(part: Part, batch_size: int, stratified: bool) -> np.ndarray:
     return part.find(spread(np.random.random_sample(batch_size), 1.0, stratified) * part.total)
 
 
-def draw_without_repeats(
-    part: Part, tree: MassTree, candidates: Candidates, batch_size: int, stratified: bool
-) -> np.ndarray:
+def draw_without_repeats(part: Part, tree: MassTree, candidates: Candidates, batch_size: int, stratified: bool) -> np.ndarray:
     """
     Draw slots by mass, none of them twice. A slot that comes again is replaced by a draw from the others: to draw from all
     slots and keep only new ones has the same result.

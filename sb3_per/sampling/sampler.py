@@ -114,7 +114,7 @@ class Sampler:
         """Bring the tree up to date: with the rows that wait, or after an interrupt with everything."""
         if not self._is_current:
             self._follow_candidates()
-        elif self._n_waiting:
+        if self._n_waiting:
             slots = self.candidates.ring.slots_of_newest_rows(self._n_waiting)
             self.tree.insert(slots, np.full(len(slots), self.scheme.new_mass(self.max_priority), np.float64))
             self._n_waiting = 0  # last, so that after an interrupt the rows are written once more
@@ -129,12 +129,12 @@ class Sampler:
         new = drawable[entries[drawable] == 0.0]
         self.remove(gone)
         self.insert(new)
-        self._n_waiting = 0
         self._is_current = True
 
     def clear(self) -> None:
         """Take all masses away, after the ring was emptied. What it holds then is new. ``max_priority`` stays."""
         self._is_current = False
+        self._n_waiting = 0
         self.candidates.start_anew()
         self.tree.clear()
 
@@ -214,7 +214,7 @@ class Sampler:
         if len(slots) == 0:
             return 0
         priorities = self.priorities_of(abs_td_errors)
-        self.tree.write(slots, self.scheme.mass(priorities))
+        self.tree.write(slots, self._masses_of(priorities))
         self.max_priority = max(self.max_priority, float(priorities[priorities.argmax()]))  # faster than `max`
         self.n_updates += 1
         return len(slots)
@@ -225,12 +225,36 @@ class Sampler:
 
         :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
         :return: float64 of shape (n,)
-        :raises ValueError: for a priority that is NaN or infinite
+        :raises ValueError: for a priority that is NaN or infinite, or another number of priorities
         """
         priorities = self.scheme.priority(self.scheme.reduce(abs_td_errors))
+        if np.shape(priorities) != (len(abs_td_errors),):
+            raise ValueError(
+                f"{self.scheme}.priority() gave shape {np.shape(priorities)}: it must give one priority for each of "
+                f"{len(abs_td_errors)} transitions"
+            )
         if len(priorities) and not priorities[priorities.argmax()] < np.inf:  # the position of a NaN, if there is one
             raise ValueError(f"{self.scheme}.priority() gave {priorities.max()}: it must be finite")
         return priorities
+
+    def _masses_of(self, priorities: np.ndarray) -> np.ndarray:
+        """Turn priorities into what the tree takes: one float64 for each, whatever a user's scheme returns."""
+        masses = np.ascontiguousarray(self.scheme.mass(priorities), np.float64)
+        if masses.shape != priorities.shape:
+            raise ValueError(f"{self.scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")
+        return masses
+
+    def require_allowed(self, abs_td_errors: np.ndarray) -> None:
+        """
+        Check that an update with these TD errors would be written. Nothing changes.
+
+        :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
+        :raises ValueError: for a priority or a mass that is not allowed
+        """
+        masses = self._masses_of(self.priorities_of(abs_td_errors))
+        is_allowed = (masses >= 0.0) & (masses < np.inf)
+        if not is_allowed.all():
+            raise ValueError(f"{self.scheme}.mass() gave {masses[~is_allowed][0]}: it must be finite and at least 0")
 
     # ---- saving
 

@@ -1,10 +1,12 @@
 """
-The compiled training loop of the prioritized algorithms of SBX.
+The training loop for networks in JAX, compiled.
 
-Write the mixin left of the algorithm of SBX: ``class PERSAC(PrioritizedJaxMixin, SAC)``. The algorithm names its networks,
-computes losses and TD errors, and updates the other networks after the critics.
+Write the mixin left of the algorithm of SBX: ``class PERSAC(PrioritizedJaxMixin, SAC)``. The algorithm implements
+``_networks``, ``_set_networks``, ``_hyperparameters`` and ``_update``, which is its whole update of one batch.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,144 +15,172 @@ import jax.numpy as jnp
 import numpy as np
 import torch as th
 from sbx.common.off_policy_algorithm import OffPolicyAlgorithmJax
-from stable_baselines3.common.save_util import recursive_getattr, recursive_setattr
 
+from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
-from sb3_per.algorithms.shared import PrioritizedReplayMixin
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked
-from sb3_per.utils.checks import Reasons
 
-#: Train states, in the order of ``network_names``.
+#: Train states of an algorithm: a tuple, or a NamedTuple.
 Networks = tuple[Any, ...]
 
 #: Metrics of a gradient step, scalars by name.
 Metrics = dict[str, Any]
 
-#: Train states after gradient steps, the next key, and TD errors and metrics of each step.
-Updated = tuple[Networks, jax.Array, Logged]
 
-# The batches of a call go to the device together, up to this size. A call with more gradient steps goes in several parts.
-_MOST_BYTES = 2**28
+@dataclass(frozen=True)
+class Options:
+    """
+    Values that the compiler must know. The update is compiled again for each new combination. An algorithm with further ones
+    has a subclass.
+
+    :param scheme: prioritization scheme
+    :param policy_delay: number of gradient steps from one update of the actor to the next
+    """
+
+    scheme: PriorityScheme
+    policy_delay: int
 
 
 class Step(NamedTuple):
     """
-    Inputs of a gradient step.
+    Input of a gradient step.
 
-    :param networks: train states, in the order of ``network_names``
+    :param networks: train states
     :param key: random key
     :param batch: drawn transitions
-    :param settings: values of the attributes in ``number_names`` and ``option_names``, by name
+    :param hyperparameters: numbers such as ``tau``, by name. They may change without another compilation
+    :param options: what the compiler must know
     """
 
-    networks: Networks
+    networks: Any
     key: jax.Array
     batch: Batch
-    settings: dict[str, Any]
+    hyperparameters: dict[str, Any]
+    options: Any
+
+    def when_actor(
+        self, update: Callable[[], tuple[Networks, jax.Array, Metrics]], skipped: tuple[Networks, jax.Array]
+    ) -> Any:
+        """
+        Call ``update`` if it is the actor's turn.
+
+        :param update: returns train states, the next key, and metrics to log
+        :param skipped: train states and key otherwise
+        :return: train states, the next key, and metrics, which are zeros if it is not the turn
+        """
+        if self.options.policy_delay == 1:
+            return update()
+        _, _, metrics = jax.eval_shape(update)
+        zeros = jax.tree.map(jnp.zeros_like, metrics)
+        return jax.lax.cond(self.batch.updates_actor, update, lambda: (*skipped, zeros))
 
 
-class Losses(NamedTuple):
+class Updated(NamedTuple):
     """
-    Losses of the critics.
+    Result of a gradient step.
 
-    :param losses: the algorithm's own unreduced loss, shape (batch_size, n)
-    :param td_errors: signed and unweighted, target minus estimate, shape (batch_size, n_critics)
+    :param networks: train states
     :param key: next random key
+    :param td_errors: signed and unweighted, from before the update, shape (batch_size, n_critics)
     :param metrics: scalars to log, by name
-    :param changes: new values of attributes of the critics' train states, by name, e.g. statistics of batch normalization
+    :param actor_metrics: scalars to log only if the actor was updated, by name
     """
 
-    losses: jax.Array
-    td_errors: jax.Array
+    networks: Any
     key: jax.Array
+    td_errors: jax.Array
     metrics: Metrics
-    changes: dict[str, Any] | None = None
+    actor_metrics: Metrics
 
 
-class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
+class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
     """
     Prioritized experience replay for an off-policy algorithm of SBX, with one compiled function for a call of ``train``.
 
     Constructor, buffers, settings and files are as in ``sb3_per``, see
-    :class:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin`. With ``gradient_steps=K``, all K batches are drawn before the
-    first update of a call, and their priorities are written after the last one.
+    :class:`~sb3_per.algorithms.torch_loop.PrioritizedOffPolicyMixin`. With ``gradient_steps=K``, all K batches are drawn
+    before the first update of a call, and their priorities are written after the last one.
 
-    :raises NotImplementedError: for actors of :mod:`sb3_per.distributed`, ``actor_batch="weighted"``, replay of sequences, and
-        schemes with a loss that has no JAX form
+    :raises NotImplementedError: for actors of :mod:`sb3_per.distributed`, replay of sequences, schemes with a loss that has no
+        JAX form, and classes that override a function of SBX that is never called
     """
 
     policy: Any
 
     can_act_in_copies = False
 
-    #: Names of the attributes with the train states, critics first.
-    network_names: ClassVar[tuple[str, ...]] = ("policy.qf_state",)
-
-    #: Number of train states of critics, whose loss is weighted. One train state may hold several critics.
-    n_critic_states: ClassVar[int] = 1
-
-    #: Number of train states, from the first, that SBX's ``soft_update`` takes at every gradient step.
-    n_target_states: ClassVar[int] = 0
-
-    #: Names of the attributes that are numbers of the update, such as ``tau``. They may change without another compilation.
-    number_names: ClassVar[tuple[str, ...]] = ()
-
-    #: Names of the attributes that the compiler must know. The update is compiled again for each new value.
-    option_names: ClassVar[tuple[str, ...]] = ("policy_delay", "replay_buffer.scheme")
-
     #: Number of gradient steps from one update of the actor to the next.
     policy_delay: int = 1
 
+    #: Size of the batches of a call that go to the device together, bytes. A larger call goes in several parts.
+    max_bytes_ahead: int = 2**28
+
+    #: Functions of SBX that are never called, because ``_update`` computes the critics' loss.
+    unused_functions: ClassVar[tuple[str, ...]] = ("update_critic", "update_qnetwork", "_train")
+
     # ---- methods that an algorithm implements
-
-    @classmethod
-    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
-        """
-        Compute the losses of the critics.
-
-        :param params: parameters of the critics, the only ones that get a gradient
-        :param step: networks, key, batch and settings
-        :return: losses, TD errors, the next key, and more
-        """
-        raise NotImplementedError(f"{cls.__name__} must implement _value_losses(), which returns losses and TD errors")
-
-    @classmethod
-    def _update_actor(cls, step: Step) -> tuple[Networks, jax.Array, Metrics]:
-        """
-        Update the actor and the entropy coefficient, if the algorithm has them.
-
-        :param step: the step after the update of critics and target networks
-        :return: train states, the next key, and metrics to log
-        """
-        return step.networks, step.key, {}
-
-    def _update_learning_rates(self) -> None:
-        """Let learning rates follow their schedules. SBX does so for some algorithms only."""
-
-    # ---- the networks
 
     def _networks(self) -> Networks:
         """Return the train states."""
-        return tuple(recursive_getattr(self, name) for name in self.network_names)
+        raise NotImplementedError(f"{type(self).__name__} must implement _networks(), which returns the train states")
 
-    def _set_networks(self, networks: Networks) -> None:
+    def _set_networks(self, networks: Any) -> None:
         """
         Replace the train states.
 
-        :param networks: train states, in the order of ``network_names``
+        :param networks: train states, as :meth:`_networks` returns them
         """
-        for name, state in zip(self.network_names, networks, strict=True):
-            recursive_setattr(self, name, state)
+        raise NotImplementedError(f"{type(self).__name__} must implement _set_networks(), which replaces the train states")
 
-    def _reset_networks(self) -> None:
-        """Reset parameters as SBX does, see ``param_resets``. Keep the functions, so that nothing is compiled again."""
-        networks, n_resets = self._networks(), self.reset_idx
-        self._maybe_reset_params()
-        if self.reset_idx > n_resets:
-            self._set_networks(jax.tree.unflatten(jax.tree.structure(networks), jax.tree.leaves(typed(self._networks()))))
+    def _hyperparameters(self) -> dict[str, Any]:
+        """Return the numbers of the update, by name. They may change without another compilation."""
+        return {}
+
+    def _options(self) -> Options:
+        """Return what the compiler must know."""
+        return Options(self.replay_buffer.scheme, self.policy_delay)
+
+    @classmethod
+    def _update(cls, step: Step) -> Updated:
+        """
+        Update all networks once. Compiled.
+
+        :param step: networks, key, batch, hyperparameters and options
+        :return: networks, next key, TD errors and metrics
+        """
+        raise NotImplementedError(f"{cls.__name__} must implement _update(), which updates the networks once")
+
+    def _follow_schedules(self) -> None:
+        """Let learning rates follow their schedules. SBX does so for some algorithms only."""
 
     # ---- the loop
+
+    def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
+        """
+        Draw all batches, update the networks in one compiled loop, and update the priorities.
+
+        :param gradient_steps: number of updates
+        :param batch_size: number of transitions of an update; ``None``: the ``batch_size`` of the constructor
+        """
+        metrics = MeanMetrics()
+        n_done = 0
+        while n_done < gradient_steps:
+            batches, inputs = self._draw_ahead(batch_size, n_done, gradient_steps)
+            self._reset_networks()
+            self._follow_schedules()
+            networks, self.key, logged = self._compute(inputs)
+            self._set_networks(networks)
+            n_done += len(batches)
+
+            rows = np.asarray(logged.values)  # the only transfer from the device
+            for batch, arrays, row in zip(batches, inputs, rows, strict=False):  # `stacked` adds rows
+                self._n_updates += 1
+                td_errors, of_update = logged.unpack(row, bool(arrays.updates_actor))
+                self._update_priorities(batch, td_errors, metrics)
+                metrics.add(of_update)
+        self._log(metrics)
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> np.ndarray:
         """
@@ -160,181 +190,138 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         :param batch: transitions, drawn or made by hand
         :return: signed TD errors, float32 array of shape (batch_size, n_critics)
         """
-        logged = self._updated([self._arrays_of(batch, updates_actor=False)])[2]
-        return logged.unpack(np.asarray(logged.values)[0], updates_actor=False)[0]
+        _, _, logged = self._compute([self._input_of(batch, updates_actor=False)])
+        td_errors, _ = logged.unpack(np.asarray(logged.values)[0], updates_actor=False)
+        return td_errors
 
-    def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
+    def _draw_ahead(
+        self, batch_size: int | None, n_done: int, gradient_steps: int
+    ) -> tuple[list[PrioritizedReplayBufferSamples], list[Batch]]:
         """
-        Draw all batches, update the networks in one compiled loop, and update the priorities.
-
-        :param gradient_steps: number of updates
-        :param batch_size: number of transitions of an update; ``None``: the ``batch_size`` of the constructor
-        """
-        self._begin_training()
-        metrics = MeanMetrics()
-        done = 0
-        while done < gradient_steps:
-            done += self._train_together(batch_size, done, gradient_steps, metrics)
-        self._log_training(metrics)
-
-    def _train_together(self, batch_size: int | None, done: int, gradient_steps: int, metrics: MeanMetrics) -> int:
-        """
-        Make as many gradient steps as fit on the device together.
+        Draw the batches of as many gradient steps as fit on the device together.
 
         :param batch_size: number of transitions of an update
-        :param done: number of steps before these
-        :param gradient_steps: number of steps of the call of ``train``
-        :param metrics: of the call
-        :return: number of steps made
+        :param n_done: number of steps of this call of ``train`` before these
+        :param gradient_steps: number of steps of the call
+        :return: the batches, and their arrays
         """
         batches: list[PrioritizedReplayBufferSamples] = []
-        arrays: list[Batch] = []
-        for step in range(done, gradient_steps):
-            batches.append(self._draw(batch_size, step, gradient_steps))
-            self.replay_buffer.reminder.count_update()  # priorities of all draws of a call are updated after the last one
+        inputs: list[Batch] = []
+        for step in range(n_done, gradient_steps):
+            batch = self._draw(batch_size, step, gradient_steps, is_ahead=len(batches) > 0)
+            batches.append(batch)
             updates_actor = (self._n_updates + len(batches)) % self.policy_delay == 0
-            arrays.append(self._arrays_of(batches[-1], updates_actor))
-            if (len(batches) + 1) * sum(each.nbytes for each in arrays[0] if each is not None) > _MOST_BYTES:
+            inputs.append(self._input_of(batch, updates_actor))
+            if (len(inputs) + 1) * inputs[0].nbytes > self.max_bytes_ahead:
                 break
+        return batches, inputs
 
-        self._reset_networks()
-        self._update_learning_rates()
-        networks, self.key, logged = self._updated(arrays)
-        self._set_networks(networks)
-        for batch, values in zip(batches, np.asarray(logged.values), strict=False):
-            self._n_updates += 1
-            td_errors, of_step = logged.unpack(values, self._n_updates % self.policy_delay == 0)
-            self._write_priorities(batch, td_errors, metrics)
-            metrics.add(of_step)
-        return len(batches)
+    def _input_of(self, batch: PrioritizedReplayBufferSamples, updates_actor: bool) -> Batch:
+        """
+        Make arrays of a batch. With ``actor_batch="uniform"``, draw observations for the actor.
 
-    def _updated(self, arrays: list[Batch]) -> Updated:
+        :param batch: drawn transitions
+        :param updates_actor: whether it is the actor's turn
+        :return: the arrays
+        """
+        arrays = of_torch(batch, self.gamma, self.observation_space, updates_actor)
+        if self.replay_buffer.settings.actor_batch != "uniform":
+            return arrays
+        if not updates_actor:
+            return arrays._replace(actor_observations=arrays.observations)  # not used, but of the right shape
+        drawn = self.replay_buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
+        return arrays._replace(actor_observations=as_input(drawn, self.observation_space))
+
+    def _compute(self, inputs: list[Batch]) -> tuple[Networks, jax.Array, Logged]:
         """
         Compute the next gradient steps. The model does not change.
 
-        :param arrays: a batch for each step
+        :param inputs: a batch for each step
         :return: train states, the next key, and TD errors and metrics of each step
         """
-        options = tuple(recursive_getattr(self, name) for name in self.option_names)
-        numbers = np.array([getattr(self, name) for name in self.number_names], np.float32)
-        # Of a length that is a power of two: each length is compiled for itself.
-        batches = stacked(arrays, 1 << (len(arrays) - 1).bit_length())
-        counts = np.array([len(arrays), (self._n_updates + 1) % self.policy_delay], np.int32)
-        return self._compiled_updates(options, self._networks(), self.key, numbers, batches, counts)
-
-    def _arrays_of(self, batch: PrioritizedReplayBufferSamples, updates_actor: bool) -> Batch:
-        """Make arrays of a batch, and draw observations for the actor, by the setting ``actor_batch``."""
-        arrays, buffer = of_torch(batch, self.gamma, self.observation_space), self.replay_buffer
-        if buffer.settings.actor_batch != "uniform":
-            return arrays
-        observations = arrays.observations
-        if updates_actor:
-            drawn = buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
-            observations = as_input(drawn, self.observation_space)
-        return arrays._replace(actor_observations=observations)
-
-    # ---- compiled code
+        hyperparameters = {name: np.float32(value) for name, value in self._hyperparameters().items()}
+        n_padded = 1 << (len(inputs) - 1).bit_length()  # a power of two, because each length is compiled for itself
+        batches = stacked(inputs, n_padded)
+        return self._compiled_steps(
+            self._options(), self._networks(), self.key, hyperparameters, batches, np.int32(len(inputs))
+        )
 
     @classmethod
     @partial(jax.jit, static_argnames=("cls", "options"))
-    def _compiled_updates(
-        cls, options: tuple[Any, ...], networks: Networks, key: jax.Array, numbers: Any, batches: Batch, counts: Any
-    ) -> Updated:
+    def _compiled_steps(
+        cls, options: Options, networks: Any, key: jax.Array, hyperparameters: dict[str, Any], batches: Batch, n_steps: Any
+    ) -> tuple[Networks, jax.Array, Logged]:
         """
         Make gradient steps.
 
-        :param options: values of the attributes in ``option_names``
+        :param options: what the compiler must know
         :param networks: train states
         :param key: random key
-        :param numbers: values of the attributes in ``number_names``, float32
+        :param hyperparameters: numbers by name, float32
         :param batches: batches of all steps, and perhaps more
-        :param counts: number of steps, and number of the first one modulo the delay, int32
+        :param n_steps: number of steps, int32
         :return: train states, the next key, and TD errors and metrics of each step
         """
-        settings = dict(zip((*cls.option_names, *cls.number_names), (*options, *numbers), strict=True))
-        delay = settings["policy_delay"]
 
-        def update(number: Any, networks: Networks, key: jax.Array) -> Updated:
-            step = Step(networks, key, jax.tree.map(lambda each: each[number], batches), settings)
-            return cls._one_update(step, delay == 1 or (counts[1] + number) % delay == 0)
+        def make_step(number: Any, networks: Any, key: jax.Array) -> tuple[Any, jax.Array, Logged]:
+            batch = jax.tree.map(lambda array: array[number], batches)
+            updated = cls._update(Step(networks, key, batch, hyperparameters, options))
+            metrics = {**updated.metrics, **weight_metrics(batch.weights)}
+            logged = Logged.pack(updated.td_errors, metrics, updated.actor_metrics)
+            return updated.networks, updated.key, logged
 
-        if batches.scalars.shape[0] == 1:
-            networks, key, logged = update(0, networks, key)
-            return networks, key, jax.tree.map(lambda each: each[None], logged)
+        n_rows = batches.scalars.shape[0]
+        if n_rows == 1:  # a loop of one step would cost time
+            networks, key, logged = make_step(0, networks, key)
+            return networks, key, jax.tree.map(lambda array: array[None], logged)
 
-        def body(number: Any, carry: Any) -> Any:
-            networks, key, logged = update(number, *carry[:2])
-            return networks, key, jax.tree.map(lambda all_, each: all_.at[number].set(each), carry[2], logged)
+        def body(number: Any, carry: tuple[Any, jax.Array, Logged]) -> tuple[Any, jax.Array, Logged]:
+            networks, key, all_logged = carry
+            networks, key, logged = make_step(number, networks, key)
+            return networks, key, jax.tree.map(lambda rows, row: rows.at[number].set(row), all_logged, logged)
 
-        shapes = jax.eval_shape(update, 0, networks, key)[2]
-        logged = jax.tree.map(lambda each: jnp.zeros((batches.scalars.shape[0], *each.shape), each.dtype), shapes)
-        return jax.lax.fori_loop(0, counts[0], body, (networks, key, logged))
+        _, _, shapes = jax.eval_shape(make_step, 0, networks, key)
+        empty = jax.tree.map(lambda row: jnp.zeros((n_rows, *row.shape), row.dtype), shapes)
+        return jax.lax.fori_loop(0, n_steps, body, (networks, key, empty))
 
-    @classmethod
-    def _one_update(cls, step: Step, updates_actor: Any) -> Updated:
-        critics, weights = step.networks[: cls.n_critic_states], step.batch.weights
-
-        def loss_of(params: tuple[Any, ...]) -> tuple[jax.Array, Losses]:
-            found = cls._value_losses(params, step)
-            return step.settings["replay_buffer.scheme"].jax_loss(found.losses, found.td_errors, weights), found
-
-        (loss, found), gradients = jax.value_and_grad(loss_of, has_aux=True)(tuple(critic.params for critic in critics))
-        updated = [
-            critic.apply_gradients(grads=gradient).replace(**(found.changes or {}))
-            for critic, gradient in zip(critics, gradients, strict=True)
-        ]
-        networks = (*updated, *step.networks[len(updated) :])
-        if cls.n_target_states > 0:
-            moved = cls.soft_update(step.settings["tau"], *networks[: cls.n_target_states])  # type: ignore[attr-defined]
-            networks = (*as_tuple(moved), *networks[cls.n_target_states :])
-        step = step._replace(networks=networks, key=found.key)
-        update_actor = partial(cls._update_actor, step)
-        if updates_actor is True:
-            networks, key, of_actor = update_actor()
-        else:
-            zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(update_actor)[2])
-            networks, key, of_actor = jax.lax.cond(updates_actor, update_actor, lambda: (step.networks, step.key, zeros))
-        metrics = {"critic_loss": loss, **found.metrics, **weight_metrics(weights)}
-        return networks, key, Logged.pack(found.td_errors, metrics, of_actor)
-
-    # ---- the buffer
+    # ---- construction
 
     def _setup_model(self) -> None:
         self.device = th.device("cpu")  # of the buffer, wherever the networks are
         super()._setup_model()
+        self._check_overridden()
         self._set_networks(typed(self._networks()))
 
-    def _unsupported(self, buffer: PrioritizedReplayBuffer) -> Reasons:
-        scheme = buffer.scheme
-        # Functions of SBX that are never called, where a class of the user overrides them.
-        without_effect = {
-            f"{cls.__name__}.{function}()": "it has no effect, as _value_losses() computes the critics' loss. Override that"
-            for cls in type(self).__mro__
-            for function in ("update_critic", "update_qnetwork", "_train")
-            if function in vars(cls) and cls.__module__.partition(".")[0] not in ("sbx", "sb3_per")
-        }
-        return {
-            **super()._unsupported(buffer),
-            "actor_batch='weighted'": buffer.settings.actor_batch == "weighted"
-            and "SBX's own function updates the actor, and takes no weights. Use actor_batch='uniform' or 'prioritized', or "
-            "the class of sb3_per",
-            f"{type(scheme).__name__}.loss() alone": not scheme.has_jax_loss
-            and "it is for PyTorch and replaces the loss. Write jax_loss() beside it, or use the class of sb3_per",
-            **without_effect,
-        }
+    def _reset_networks(self) -> None:
+        """Reset parameters as SBX does, see ``param_resets``. Keep the functions, so that nothing is compiled again."""
+        before = self._networks()
+        n_resets = self.reset_idx
+        self._maybe_reset_params()
+        if self.reset_idx > n_resets:
+            leaves = jax.tree.leaves(typed(self._networks()))
+            self._set_networks(jax.tree.unflatten(jax.tree.structure(before), leaves))
+
+    def _check_buffer(self, buffer: PrioritizedReplayBuffer) -> None:
+        super()._check_buffer(buffer)
+        if not buffer.scheme.has_jax_loss:
+            raise NotImplementedError(
+                f"{type(self).__name__} with {type(buffer.scheme).__name__}.loss() alone is not supported: it is for PyTorch "
+                "and replaces the loss. Write jax_loss() beside it, or use the class of sb3_per"
+            )
+
+    def _check_overridden(self) -> None:
+        """Refuse functions of a user that are never called."""
+        for cls in type(self).__mro__:
+            is_of_user = cls.__module__.partition(".")[0] not in ("sbx", "sb3_per")
+            for name in self.unused_functions:
+                if is_of_user and name in vars(cls):
+                    raise NotImplementedError(
+                        f"{type(self).__name__} with {cls.__name__}.{name}() is not supported: it has no effect, as _update() "
+                        "computes the critics' loss. Override that"
+                    )
 
 
-def as_tuple(states: Any) -> tuple[Any, ...]:
-    """
-    Return train states as a tuple.
-
-    :param states: result of a function of SBX, which returns a single train state as it is
-    :return: the train states
-    """
-    return states if isinstance(states, tuple) else (states,)
-
-
-def typed(networks: Networks) -> Networks:
+def typed(networks: Any) -> Any:
     """
     Give all numbers of train states the type that an update returns. To the compiler, a Python number and an array that came
     from one have different types, so it would compile the second update again.
@@ -342,4 +329,4 @@ def typed(networks: Networks) -> Networks:
     :param networks: train states
     :return: the same, with arrays
     """
-    return tuple(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), networks))
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), networks)

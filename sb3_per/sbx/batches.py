@@ -12,6 +12,10 @@ from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
+#: Columns of ``Batch.scalars``: rewards or n-step returns, 1 at terminal states, the factor of the next value, and
+#: importance-sampling weights. They are one array, because each array takes a transfer.
+COLUMNS = ("rewards", "dones", "discounts", "weights")
+
 
 class Batch(NamedTuple):
     """
@@ -20,8 +24,8 @@ class Batch(NamedTuple):
     - ``observations``, ``next_observations``: shape (batch_size, ...), float32, or uint8 as images are stored; the parts of
       Dict observations are concatenated, as in SBX
     - ``actions``: shape (batch_size, action_dim), float32, or int32 for discrete actions
-    - ``scalars``: float32 of shape (batch_size, 4), whose columns are rewards or n-step returns, 1 at terminal states, the
-      factor of the next value, and importance-sampling weights
+    - ``scalars``: float32 of shape (batch_size, 4), with the columns of ``COLUMNS``
+    - ``updates_actor``: whether it is the actor's turn, bool
     - ``actor_observations``: observations that the actor learns from; ``None``: the same ones
     """
 
@@ -29,12 +33,23 @@ class Batch(NamedTuple):
     actions: Any
     next_observations: Any
     scalars: Any
+    updates_actor: Any
     actor_observations: Any = None
+
+    def column(self, name: str) -> Any:
+        """
+        Select a column of the scalars.
+
+        :param name: one of ``COLUMNS``
+        :return: the column, shape (batch_size, 1)
+        """
+        number = COLUMNS.index(name)
+        return self.scalars[:, number : number + 1]
 
     @property
     def weights(self) -> Any:
         """Importance-sampling weights, shape (batch_size, 1)."""
-        return self.scalars[:, 3:]
+        return self.column("weights")
 
     def targets(self, next_values: Any) -> Any:
         """
@@ -43,28 +58,42 @@ class Batch(NamedTuple):
         :param next_values: values of the next observations, shape (batch_size, n)
         :return: reward + discount * next value, or the reward alone at a terminal state, shape (batch_size, n)
         """
-        rewards, dones, discounts = self.scalars[:, 0:1], self.scalars[:, 1:2], self.scalars[:, 2:3]
-        return rewards + (1 - dones) * discounts * next_values
+        return self.column("rewards") + (1 - self.column("dones")) * self.column("discounts") * next_values
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all arrays, bytes."""
+        return sum(array.nbytes for array in self if array is not None)
 
     @property
     def for_actor(self) -> Any:
         """Observations that the actor learns from."""
-        return self.observations if self.actor_observations is None else self.actor_observations
+        if self.actor_observations is None:
+            return self.observations
+        return self.actor_observations
 
 
-def of_torch(batch: PrioritizedReplayBufferSamples, gamma: float, space: spaces.Space) -> Batch:
+def of_torch(batch: PrioritizedReplayBufferSamples, gamma: float, space: spaces.Space, updates_actor: bool) -> Batch:
     """
     Make NumPy arrays of a batch.
 
     :param batch: drawn transitions
     :param gamma: discount factor, if the batch has no discounts
     :param space: space of the observations
+    :param updates_actor: whether it is the actor's turn
     :return: the batch
     """
-    discounts = th.full_like(batch.rewards, gamma) if batch.discounts is None else batch.discounts
-    scalars = th.cat([batch.rewards, batch.dones, discounts, batch.weights], dim=1).float().numpy()
-    observations, next_observations = as_input(batch.observations, space), as_input(batch.next_observations, space)
-    return Batch(observations, as_input(batch.actions), next_observations, scalars)
+    discounts = batch.discounts
+    if discounts is None:
+        discounts = th.full_like(batch.rewards, gamma)
+    columns = dict(rewards=batch.rewards, dones=batch.dones, discounts=discounts, weights=batch.weights)
+    return Batch(
+        observations=as_input(batch.observations, space),
+        actions=as_input(batch.actions),
+        next_observations=as_input(batch.next_observations, space),
+        scalars=th.cat([columns[name] for name in COLUMNS], dim=1).float().numpy(),
+        updates_actor=np.bool_(updates_actor),
+    )
 
 
 def as_input(values: Any, space: spaces.Space | None = None) -> np.ndarray:
@@ -131,5 +160,8 @@ class Logged(struct.PyTreeNode):
         :param updates_actor: whether the step updated the actor
         :return: TD errors, shape (batch_size, n_critics), and metrics by name
         """
-        n, names = self.shape[0] * self.shape[1], self.names + self.actor_names * updates_actor
-        return values[:n].reshape(self.shape), dict(zip(names, values[n:], strict=False))
+        n_errors = self.shape[0] * self.shape[1]
+        names = self.names
+        if updates_actor:
+            names += self.actor_names
+        return values[:n_errors].reshape(self.shape), dict(zip(names, values[n_errors:], strict=False))

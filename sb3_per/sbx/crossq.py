@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from sbx import CrossQ
 
-from sb3_per.sbx.base import Losses, Step
-from sb3_per.sbx.sac import EntropyRegularizedMixin
+from sb3_per.sbx.base import Metrics, PrioritizedJaxMixin, Step, Updated
+from sb3_per.sbx.sac import Networks
 
 
-class PERCrossQ(EntropyRegularizedMixin, CrossQ):
+class PERCrossQ(PrioritizedJaxMixin, CrossQ):
     """
     CrossQ (arXiv 1902.05605) of SBX with prioritized experience replay (PER, arXiv 1511.05952).
 
@@ -27,29 +27,58 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
         model.learn(10_000)
     """
 
-    number_names = ("target_entropy",)
+    def _networks(self) -> Networks:
+        return Networks(self.policy.qf_state, self.policy.actor_state, self.ent_coef_state)
 
-    def _update_learning_rates(self) -> None:
-        """As in SBX's CrossQ, learning rates stay as they are."""
+    def _set_networks(self, networks: Networks) -> None:
+        self.policy.qf_state = networks.critics
+        self.policy.actor_state = networks.actor
+        self.ent_coef_state = networks.entropy
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        return {"target_entropy": self.target_entropy}
 
     @classmethod
-    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
+    def _update(cls, step: Step) -> Updated:
+        critics, actor, entropy = step.networks
+        batch = step.batch
         key, noise_key, current_key = jax.random.split(step.key, 3)
-        (critic, actor, _), batch = step.networks, step.batch
+
         variables = {"params": actor.params, "batch_stats": actor.batch_stats}
         distribution = actor.apply_fn(variables, batch.next_observations, train=False)
-        next_actions, entropy_cost, metrics = cls._next_actions(step, distribution, noise_key)
+        next_actions = distribution.sample(seed=noise_key)
+        next_log_prob = distribution.log_prob(next_actions)[:, None]
+        ent_coef = entropy.apply_fn({"params": entropy.params})
         # There is no target network. Both halves pass the critic together, so that batch normalization sees the mixture of
         # current and next observations.
-        all_q, updates = critic.apply_fn(
-            {"params": params[0], "batch_stats": critic.batch_stats},
-            jnp.concatenate([batch.observations, batch.next_observations]),
-            jnp.concatenate([batch.actions, next_actions]),
-            rngs={"dropout": current_key},
-            mutable=["batch_stats"],
-            train=True,
-        )
-        q, next_q = jnp.split(all_q, 2, axis=1)
-        target_q = jax.lax.stop_gradient(batch.targets(next_q.min(axis=0) - entropy_cost))
-        td_errors = (target_q - q)[:, :, 0].T
-        return Losses(0.5 * td_errors**2, td_errors, key, metrics, changes=updates)
+        both_observations = jnp.concatenate([batch.observations, batch.next_observations])
+        both_actions = jnp.concatenate([batch.actions, next_actions])
+
+        # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
+        def critic_loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+            both_q, statistics = critics.apply_fn(
+                {"params": params, "batch_stats": critics.batch_stats},
+                both_observations,
+                both_actions,
+                rngs={"dropout": current_key},
+                mutable=["batch_stats"],
+                train=True,
+            )
+            q, next_q = jnp.split(both_q, 2, axis=1)
+            target_q = jax.lax.stop_gradient(batch.targets(next_q.min(axis=0) - ent_coef * next_log_prob))
+            td_errors = (target_q - q)[:, :, 0].T
+            return step.options.scheme.jax_loss(0.5 * td_errors**2, td_errors, batch.weights), (td_errors, statistics)
+
+        (loss, (td_errors, statistics)), gradient = jax.value_and_grad(critic_loss, has_aux=True)(critics.params)
+        critics = critics.apply_gradients(grads=gradient).replace(**statistics)
+
+        # Actor and entropy coefficient, by SBX's own function, which a user may override.
+        def update_actor() -> tuple[Networks, jax.Array, Metrics]:
+            new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
+                actor, critics, entropy, batch.for_actor, step.hyperparameters["target_entropy"], key
+            )
+            metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
+            return Networks(new_critics, new_actor, new_entropy), next_key, metrics
+
+        networks, key, actor_metrics = step.when_actor(update_actor, skipped=(Networks(critics, actor, entropy), key))
+        return Updated(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)

@@ -1,12 +1,25 @@
 """Deep Q-Network of SBX with prioritized experience replay."""
 
+from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 from sbx import DQN
 
-from sb3_per.sbx.base import Losses, PrioritizedJaxMixin, Step
+from sb3_per.sbx.base import Options, PrioritizedJaxMixin, Step, Updated
+
+
+@dataclass(frozen=True)
+class DQNOptions(Options):
+    """
+    Options of DQN.
+
+    :param double_q: whether the online network chooses the next action
+    """
+
+    double_q: bool
 
 
 # SBX's DQN has the arguments of `train` in another order than all others; SB3 gives them by name.
@@ -31,18 +44,38 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
     """
 
     has_actor = False
-    option_names = (*PrioritizedJaxMixin.option_names, "double_q")
 
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
         self.double_q = double_q
         super().__init__(*args, **kwargs)
 
+    def _networks(self) -> tuple[Any]:
+        return (self.policy.qf_state,)
+
+    def _set_networks(self, networks: tuple[Any]) -> None:
+        (self.policy.qf_state,) = networks
+
+    def _options(self) -> DQNOptions:
+        return DQNOptions(self.replay_buffer.scheme, self.policy_delay, self.double_q)
+
     @classmethod
-    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
-        (critic,), batch = step.networks, step.batch
+    def _update(cls, step: Step) -> Updated:
+        # SBX updates the target network in `_on_step`.
+        (critic,) = step.networks
+        batch = step.batch
         next_q = critic.apply_fn(critic.target_params, batch.next_observations)
-        choosing_q = critic.apply_fn(critic.params, batch.next_observations) if step.settings["double_q"] else next_q
+        choosing_q = next_q
+        if step.options.double_q:
+            choosing_q = critic.apply_fn(critic.params, batch.next_observations)
         next_actions = choosing_q.argmax(axis=1, keepdims=True)
         target_q = batch.targets(jnp.take_along_axis(next_q, next_actions, axis=1))
-        q = jnp.take_along_axis(critic.apply_fn(params[0], batch.observations), batch.actions, axis=1)
-        return Losses(optax.huber_loss(q, target_q), target_q - q, step.key, {"qf_mean_value": q.mean()})
+
+        def critic_loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+            q = jnp.take_along_axis(critic.apply_fn(params, batch.observations), batch.actions, axis=1)
+            td_errors = target_q - q
+            loss = step.options.scheme.jax_loss(optax.huber_loss(q, target_q), td_errors, batch.weights)
+            return loss, (td_errors, q.mean())
+
+        (loss, (td_errors, mean_q)), gradient = jax.value_and_grad(critic_loss, has_aux=True)(critic.params)
+        critic = critic.apply_gradients(grads=gradient)
+        return Updated((critic,), step.key, td_errors, {"critic_loss": loss, "qf_mean_value": mean_q}, {})

@@ -1,53 +1,23 @@
-"""Soft Actor-Critic of SBX with prioritized experience replay. TQC and CrossQ share parts of its update."""
+"""Soft Actor-Critic of SBX with prioritized experience replay."""
 
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from sbx import SAC
 
-from sb3_per.sbx.base import Losses, Metrics, Networks, PrioritizedJaxMixin, Step, as_tuple
+from sb3_per.sbx.base import Metrics, PrioritizedJaxMixin, Step, Updated
 
 
-class EntropyRegularizedMixin(PrioritizedJaxMixin):
-    """Update an algorithm with a stochastic actor and an entropy coefficient: SAC, TQC or CrossQ."""
+class Networks(NamedTuple):
+    """Train states of SAC and CrossQ. One holds all critics."""
 
-    network_names: ClassVar[tuple[str, ...]] = ("policy.qf_state", "policy.actor_state", "ent_coef_state")
-    number_names: ClassVar[tuple[str, ...]] = ("tau", "target_entropy")
-
-    def _update_learning_rates(self) -> None:
-        *critics, actor, _ = self._networks()
-        # Of the type that an update returns: the compiler tells it from a float.
-        rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
-        of_critics: Any = np.float32(self.initial_qf_learning_rate or rate)
-        self._update_learning_rate(actor.opt_state, rate, "learning_rate_actor")
-        self._update_learning_rate([critic.opt_state for critic in critics], of_critics, "learning_rate_critic")
-
-    @classmethod
-    def _next_actions(cls, step: Step, distribution: Any, key: jax.Array) -> tuple[jax.Array, jax.Array, Metrics]:
-        """
-        Choose the next actions of the target.
-
-        :param step: networks
-        :param distribution: distribution of actions of the current policy at the next observations
-        :param key: random key of the noise
-        :return: actions; the entropy coefficient times their log-probability, shape (batch_size, 1); and metrics to log
-        """
-        actions, ent_coef_state = distribution.sample(seed=key), step.networks[-1]
-        ent_coef = ent_coef_state.apply_fn({"params": ent_coef_state.params})
-        return actions, ent_coef * distribution.log_prob(actions)[:, None], {"ent_coef": ent_coef}
-
-    @classmethod
-    def _update_actor(cls, step: Step) -> tuple[Networks, jax.Array, Metrics]:
-        *critics, actor, ent_coef = step.networks
-        update: Any = cls.update_actor_and_temperature  # type: ignore[attr-defined]
-        actor, updated, ent_coef, actor_loss, ent_coef_loss, key = update(
-            actor, *critics, ent_coef, step.batch.for_actor, step.settings["target_entropy"], step.key
-        )
-        return (*as_tuple(updated), actor, ent_coef), key, {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
+    critics: Any
+    actor: Any
+    entropy: Any
 
 
-class PERSAC(EntropyRegularizedMixin, SAC):
+class PERSAC(PrioritizedJaxMixin, SAC):
     """
     Soft Actor-Critic (SAC, arXiv 1801.01290) of SBX with prioritized experience replay (PER, arXiv 1511.05952).
 
@@ -64,17 +34,58 @@ class PERSAC(EntropyRegularizedMixin, SAC):
         model.learn(10_000)
     """
 
-    n_target_states = 1
+    def _networks(self) -> Networks:
+        return Networks(self.policy.qf_state, self.policy.actor_state, self.ent_coef_state)
+
+    def _set_networks(self, networks: Networks) -> None:
+        self.policy.qf_state = networks.critics
+        self.policy.actor_state = networks.actor
+        self.ent_coef_state = networks.entropy
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        return {"tau": self.tau, "target_entropy": self.target_entropy}
+
+    def _follow_schedules(self) -> None:
+        # Of the type that an update returns: the compiler tells it from a float.
+        actor_rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
+        critic_rate: Any = actor_rate
+        if self.initial_qf_learning_rate:
+            critic_rate = np.float32(self.initial_qf_learning_rate)
+        self._update_learning_rate(self.policy.actor_state.opt_state, actor_rate, "learning_rate_actor")
+        self._update_learning_rate(self.policy.qf_state.opt_state, critic_rate, "learning_rate_critic")
 
     @classmethod
-    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
+    def _update(cls, step: Step) -> Updated:
+        critics, actor, entropy = step.networks
+        batch = step.batch
         key, noise_key, target_key, current_key = jax.random.split(step.key, 4)
-        (critic, actor, _), batch = step.networks, step.batch
+
+        # Target: r + gamma (min Q'(s', a') - ent_coef log pi(a'|s')).
         distribution = actor.apply_fn(actor.params, batch.next_observations)
-        next_actions, entropy_cost, metrics = cls._next_actions(step, distribution, noise_key)
+        next_actions = distribution.sample(seed=noise_key)
+        next_log_prob = distribution.log_prob(next_actions)[:, None]
+        ent_coef = entropy.apply_fn({"params": entropy.params})
         # Shape (n_critics, batch_size, 1).
-        next_q = critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
-        target_q = batch.targets(next_q.min(axis=0) - entropy_cost)
-        q = critic.apply_fn(params[0], batch.observations, batch.actions, rngs={"dropout": current_key})
-        td_errors = (target_q - q)[:, :, 0].T
-        return Losses(0.5 * td_errors**2, td_errors, key, metrics)
+        next_q = critics.apply_fn(critics.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
+        target_q = batch.targets(next_q.min(axis=0) - ent_coef * next_log_prob)
+
+        # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
+        def critic_loss(params: Any) -> tuple[jax.Array, jax.Array]:
+            q = critics.apply_fn(params, batch.observations, batch.actions, rngs={"dropout": current_key})
+            td_errors = (target_q - q)[:, :, 0].T
+            return step.options.scheme.jax_loss(0.5 * td_errors**2, td_errors, batch.weights), td_errors
+
+        (loss, td_errors), gradient = jax.value_and_grad(critic_loss, has_aux=True)(critics.params)
+        critics = critics.apply_gradients(grads=gradient)
+        critics = cls.soft_update(step.hyperparameters["tau"], critics)
+
+        # Actor and entropy coefficient, by SBX's own function, which a user may override.
+        def update_actor() -> tuple[Networks, jax.Array, Metrics]:
+            new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
+                actor, critics, entropy, batch.for_actor, step.hyperparameters["target_entropy"], key
+            )
+            metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
+            return Networks(new_critics, new_actor, new_entropy), next_key, metrics
+
+        networks, key, actor_metrics = step.when_actor(update_actor, skipped=(Networks(critics, actor, entropy), key))
+        return Updated(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)

@@ -1,12 +1,19 @@
 """Twin Delayed DDPG and DDPG of SBX with prioritized experience replay."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from sbx import DDPG, TD3
 
-from sb3_per.sbx.base import Losses, Metrics, Networks, PrioritizedJaxMixin, Step
+from sb3_per.sbx.base import Metrics, PrioritizedJaxMixin, Step, Updated
+
+
+class Networks(NamedTuple):
+    """Train states of TD3. One holds all critics."""
+
+    critics: Any
+    actor: Any
 
 
 class PERTD3(PrioritizedJaxMixin, TD3):
@@ -26,30 +33,52 @@ class PERTD3(PrioritizedJaxMixin, TD3):
         model.learn(10_000)
     """
 
-    network_names = ("policy.qf_state", "policy.actor_state")
-    n_target_states = 2
-    number_names = ("tau", "target_policy_noise", "target_noise_clip")
+    def _networks(self) -> Networks:
+        return Networks(self.policy.qf_state, self.policy.actor_state)
+
+    def _set_networks(self, networks: Networks) -> None:
+        self.policy.qf_state = networks.critics
+        self.policy.actor_state = networks.actor
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        return {
+            "tau": self.tau,
+            "target_policy_noise": self.target_policy_noise,
+            "target_noise_clip": self.target_noise_clip,
+        }
 
     @classmethod
-    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
+    def _update(cls, step: Step) -> Updated:
+        critics, actor = step.networks
+        batch = step.batch
         key, noise_key, target_key, current_key = jax.random.split(step.key, 4)
-        (critic, actor), batch, settings = step.networks, step.batch, step.settings
+
         # Target policy smoothing.
-        noise = jax.random.normal(noise_key, batch.actions.shape) * settings["target_policy_noise"]
-        noise = jnp.clip(noise, -settings["target_noise_clip"], settings["target_noise_clip"])
+        clip = step.hyperparameters["target_noise_clip"]
+        noise = jax.random.normal(noise_key, batch.actions.shape) * step.hyperparameters["target_policy_noise"]
+        noise = jnp.clip(noise, -clip, clip)
         next_actions = jnp.clip(actor.apply_fn(actor.target_params, batch.next_observations) + noise, -1.0, 1.0)
         # Shape (n_critics, batch_size, 1).
-        next_q = critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
+        next_q = critics.apply_fn(critics.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
         target_q = batch.targets(next_q.min(axis=0))
-        q = critic.apply_fn(params[0], batch.observations, batch.actions, rngs={"dropout": current_key})
-        td_errors = (target_q - q)[:, :, 0].T
-        return Losses(0.5 * td_errors**2, td_errors, key, {})
 
-    @classmethod
-    def _update_actor(cls, step: Step) -> tuple[Networks, jax.Array, Metrics]:
-        critic, actor = step.networks
-        actor, critic, loss, key = cls.update_actor(actor, critic, step.batch.for_actor, step.key)
-        return (critic, actor), key, {"actor_loss": loss}
+        # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
+        def critic_loss(params: Any) -> tuple[jax.Array, jax.Array]:
+            q = critics.apply_fn(params, batch.observations, batch.actions, rngs={"dropout": current_key})
+            td_errors = (target_q - q)[:, :, 0].T
+            return step.options.scheme.jax_loss(0.5 * td_errors**2, td_errors, batch.weights), td_errors
+
+        (loss, td_errors), gradient = jax.value_and_grad(critic_loss, has_aux=True)(critics.params)
+        critics = critics.apply_gradients(grads=gradient)
+        critics, actor = cls.soft_update(step.hyperparameters["tau"], critics, actor)
+
+        # Actor, by SBX's own function, which a user may override.
+        def update_actor() -> tuple[Networks, jax.Array, Metrics]:
+            new_actor, new_critics, actor_loss, next_key = cls.update_actor(actor, critics, batch.for_actor, key)
+            return Networks(new_critics, new_actor), next_key, {"actor_loss": actor_loss}
+
+        networks, key, actor_metrics = step.when_actor(update_actor, skipped=(Networks(critics, actor), key))
+        return Updated(networks, key, td_errors, {"critic_loss": loss}, actor_metrics)
 
 
 class PERDDPG(PERTD3, DDPG):

@@ -1,16 +1,37 @@
 """Truncated Quantile Critics of SBX with prioritized experience replay."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from sbx import TQC
 
-from sb3_per.sbx.base import Losses, PrioritizedJaxMixin, Step
-from sb3_per.sbx.sac import EntropyRegularizedMixin
+from sb3_per.sbx.base import Metrics, Options, PrioritizedJaxMixin, Step, Updated
 
 
-class PERTQC(EntropyRegularizedMixin, TQC):
+class Networks(NamedTuple):
+    """Train states of TQC."""
+
+    critic_1: Any
+    critic_2: Any
+    actor: Any
+    entropy: Any
+
+
+@dataclass(frozen=True)
+class TQCOptions(Options):
+    """
+    Options of TQC.
+
+    :param n_target_quantiles: number of quantiles of both critics that the target keeps
+    """
+
+    n_target_quantiles: int
+
+
+class PERTQC(PrioritizedJaxMixin, TQC):
     """
     Truncated Quantile Critics (TQC, arXiv 2005.04269) of SBX with prioritized experience replay (PER, arXiv 1511.05952).
 
@@ -29,32 +50,84 @@ class PERTQC(EntropyRegularizedMixin, TQC):
     """
 
     has_scalar_td_loss = False
-    network_names = ("policy.qf1_state", "policy.qf2_state", "policy.actor_state", "ent_coef_state")
-    n_critic_states = 2
-    n_target_states = 2
-    option_names = (*PrioritizedJaxMixin.option_names, "policy.n_target_quantiles")
+
+    def _networks(self) -> Networks:
+        return Networks(self.policy.qf1_state, self.policy.qf2_state, self.policy.actor_state, self.ent_coef_state)
+
+    def _set_networks(self, networks: Networks) -> None:
+        self.policy.qf1_state = networks.critic_1
+        self.policy.qf2_state = networks.critic_2
+        self.policy.actor_state = networks.actor
+        self.ent_coef_state = networks.entropy
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        return {"tau": self.tau, "target_entropy": self.target_entropy}
+
+    def _options(self) -> TQCOptions:
+        return TQCOptions(self.replay_buffer.scheme, self.policy_delay, self.policy.n_target_quantiles)
+
+    def _follow_schedules(self) -> None:
+        # Of the type that an update returns: the compiler tells it from a float.
+        actor_rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
+        critic_rate: Any = actor_rate
+        if self.initial_qf_learning_rate:
+            critic_rate = np.float32(self.initial_qf_learning_rate)
+        self._update_learning_rate(self.policy.actor_state.opt_state, actor_rate, "learning_rate_actor")
+        self._update_learning_rate(
+            [self.policy.qf1_state.opt_state, self.policy.qf2_state.opt_state], critic_rate, "learning_rate_critic"
+        )
 
     @classmethod
-    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
-        key, noise_key, *target_keys = jax.random.split(step.key, 4)
-        key, *current_keys = jax.random.split(key, 3)
-        (*critics, actor, _), batch = step.networks, step.batch
-        distribution = actor.apply_fn(actor.params, batch.next_observations)
-        next_actions, entropy_cost, metrics = cls._next_actions(step, distribution, noise_key)
-        next_quantiles = [
-            critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
-            for critic, target_key in zip(critics, target_keys, strict=True)
-        ]
-        # Pool the critics and drop the largest quantiles, against overestimation.
-        kept = jnp.sort(jnp.concatenate(next_quantiles, axis=1))[:, : step.settings["policy.n_target_quantiles"]]
-        targets = jax.lax.stop_gradient(batch.targets(kept - entropy_cost))
+    def _update(cls, step: Step) -> Updated:
+        critic_1, critic_2, actor, entropy = step.networks
+        batch = step.batch
+        key, noise_key, target_key_1, target_key_2 = jax.random.split(step.key, 4)
+        key, current_key_1, current_key_2 = jax.random.split(key, 3)
 
-        losses, td_errors = [], []
-        for critic, parameters, current_key in zip(critics, params, current_keys, strict=True):
-            quantiles = critic.apply_fn(parameters, batch.observations, batch.actions, rngs={"dropout": current_key})
-            losses.append(quantile_huber_losses(quantiles, targets))
-            td_errors.append(targets.mean(axis=1) - quantiles.mean(axis=1))
-        return Losses(jnp.stack(losses, axis=1), jnp.stack(td_errors, axis=1), key, metrics)
+        distribution = actor.apply_fn(actor.params, batch.next_observations)
+        next_actions = distribution.sample(seed=noise_key)
+        next_log_prob = distribution.log_prob(next_actions)[:, None]
+        ent_coef = entropy.apply_fn({"params": entropy.params})
+
+        def next_quantiles(critic: Any, dropout_key: jax.Array) -> jax.Array:
+            quantiles: jax.Array = critic.apply_fn(
+                critic.target_params, batch.next_observations, next_actions, rngs={"dropout": dropout_key}
+            )
+            return quantiles
+
+        # Pool the critics and drop the largest quantiles, against overestimation.
+        pooled = jnp.concatenate([next_quantiles(critic_1, target_key_1), next_quantiles(critic_2, target_key_2)], axis=1)
+        kept = jnp.sort(pooled)[:, : step.options.n_target_quantiles]
+        targets = batch.targets(kept - ent_coef * next_log_prob)
+
+        # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
+        def critic_loss(params: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
+            inputs = (batch.observations, batch.actions)
+            quantiles_1 = critic_1.apply_fn(params[0], *inputs, rngs={"dropout": current_key_1})
+            quantiles_2 = critic_2.apply_fn(params[1], *inputs, rngs={"dropout": current_key_2})
+            losses = [quantile_huber_losses(quantiles, targets) for quantiles in (quantiles_1, quantiles_2)]
+            td_errors = [targets.mean(axis=1) - quantiles.mean(axis=1) for quantiles in (quantiles_1, quantiles_2)]
+            both_td_errors = jnp.stack(td_errors, axis=1)
+            return step.options.scheme.jax_loss(jnp.stack(losses, axis=1), both_td_errors, batch.weights), both_td_errors
+
+        params = (critic_1.params, critic_2.params)
+        (loss, td_errors), (gradient_1, gradient_2) = jax.value_and_grad(critic_loss, has_aux=True)(params)
+        critic_1 = critic_1.apply_gradients(grads=gradient_1)
+        critic_2 = critic_2.apply_gradients(grads=gradient_2)
+        critic_1, critic_2 = cls.soft_update(step.hyperparameters["tau"], critic_1, critic_2)
+
+        # Actor and entropy coefficient, by SBX's own function, which a user may override.
+        def update_actor() -> tuple[Networks, jax.Array, Metrics]:
+            new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
+                actor, critic_1, critic_2, entropy, batch.for_actor, step.hyperparameters["target_entropy"], key
+            )
+            metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
+            new_critic_1, new_critic_2 = new_critics
+            return Networks(new_critic_1, new_critic_2, new_actor, new_entropy), next_key, metrics
+
+        before = Networks(critic_1, critic_2, actor, entropy)
+        networks, key, actor_metrics = step.when_actor(update_actor, skipped=(before, key))
+        return Updated(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)
 
 
 def quantile_huber_losses(quantiles: jax.Array, targets: jax.Array) -> jax.Array:

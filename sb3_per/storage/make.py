@@ -3,6 +3,7 @@
 import shutil
 import warnings
 from functools import partial
+
 import numpy as np
 
 from sb3_per.storage.array_store import ArrayStore, empty_array

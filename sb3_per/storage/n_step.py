@@ -63,7 +63,9 @@ class NStepReturns:
 
 
 @kernel
-def window_lengths(slots: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, n_added: np.ndarray, n_steps: int) -> np.ndarray:
+def window_lengths(
+    slots: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, n_added: np.ndarray, n_steps: int
+) -> np.ndarray:
     """
     Count the steps of windows. A window ends early at the end of its episode and at the newest step of its environment.
 

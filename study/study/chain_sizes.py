@@ -110,7 +110,7 @@ CAMPAIGN = Campaign(
     random_successes=random_successes,
     shares={
         "Share of steps with a random action until then": lambda row: share_of_random_steps(
-            int(row["steps"]), cap_of(int(row["task"])), DQN_SETTINGS
+            round(float(row["steps"])), cap_of(int(row["task"])), DQN_SETTINGS
         )
     },
 )

@@ -178,6 +178,35 @@ def test_points_move_as_written_and_end_at_the_goal_or_after_fifty_steps():
     assert n_arrived and n_truncated
 
 
+def test_the_plane_of_the_example_is_that_of_the_campaign(monkeypatch):
+    monkeypatch.syspath_prepend(campaign.ROOT.parent / "examples")
+    from plane_env import PlaneVecEnv
+
+    example, ours = PlaneVecEnv(40, seed=0), plane.PlaneVecEnv(40, PlaneVecEnv.radius, seed=0)
+    example.reset()
+    ours.reset()
+    rng = np.random.default_rng(1)
+    n_arrived = 0
+    for _ in range(200):
+        example.positions[:5] = [0.62, 0.0]  # so that some arrive
+        for name in ("positions", "velocities", "ages"):  # starts differ, since the generators are used in another order
+            setattr(ours, name, getattr(example, name).copy())
+        actions = rng.uniform(-1.5, 1.5, (40, 2))
+        found, expected = example.step(actions), ours.step(actions)
+        goes_on = ~expected[2]
+        np.testing.assert_array_equal(found[0][goes_on], expected[0][goes_on])
+        np.testing.assert_array_equal(found[1], expected[1])
+        np.testing.assert_array_equal(found[2], expected[2])
+        for info, other, arrived in zip(found[3], expected[3], found[1], strict=True):
+            assert info.pop("is_success", False) == bool(arrived) and info.keys() == other.keys()
+            assert info.get("TimeLimit.truncated") == other.get("TimeLimit.truncated")
+            np.testing.assert_array_equal(info.get("terminal_observation", 0), other.get("terminal_observation", 0))
+        n_arrived += int(found[1].sum())
+        starts = found[0][found[2]]
+        assert ((-1 <= starts[:, 0]) & (starts[:, 0] <= -0.6) & (abs(starts[:, 1]) <= 1)).all() and not starts[:, 2:].any()
+    assert n_arrived > 100
+
+
 def test_the_random_policy_arrives_as_often_as_the_axis_of_rarity_says(monkeypatch):
     monkeypatch.setattr(plane, "RANDOM_EPISODES", 20_000)
     for radius, share in plane.RANDOM_SHARES.items():

@@ -30,9 +30,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.algorithms.sac import EntropyRegularizedMixin
-from tests.helpers.models import STOCK
-from tests.helpers.project import ROOT
+from tests.utils import ROOT, STOCK
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=20, batch_size=8, device="cpu")
 ALL = (*STOCK, PERRecurrentDQN, PERRecurrentSAC)
@@ -75,7 +73,7 @@ def test_recurrent_classes_show_all_arguments_and_their_own_defaults():
     for cls, stock in ((PERRecurrentDQN, DQN), (PERRecurrentSAC, SAC)):
         shown = inspect.signature(cls).parameters
         for name, parameter in inspect.signature(stock).parameters.items():
-            assert shown[name].default == cls.defaults.get(name, parameter.default)
+            assert shown[name].default == cls.changed_defaults.get(name, parameter.default)
         assert {"sequence_length", "burn_in"} < shown.keys()
 
 
@@ -264,10 +262,10 @@ def test_the_mixin_must_stand_left_of_a_users_algorithm():
         def train(self, gradient_steps: int, batch_size: int = 64) -> None:
             pass
 
-    class Mine(Own, EntropyRegularizedMixin):
+    class Mine(Own, PrioritizedOffPolicyMixin):
         pass
 
-    with pytest.raises(TypeError, match=r"class Mine\(EntropyRegularizedMixin, Own\)"):
+    with pytest.raises(TypeError, match=r"class Mine\(PrioritizedOffPolicyMixin, Own\)"):
         Mine("MlpPolicy", "Pendulum-v1")
 
 

@@ -13,9 +13,8 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERDQN, PERSAC, PERCrossQ
-from tests.helpers.buffers import fill
-from tests.helpers.demonstrations import Records
-from tests.helpers.models import STOCK
+from tests.helpers.algorithms import Records
+from tests.utils import STOCK, fill
 
 DISCRETE = [cls.__name__ for cls in STOCK if "DQN" in cls.__name__]
 

@@ -27,12 +27,12 @@ from tests.helpers.recurrent import (
     POLICIES,
     SMALL,
     Recorder,
+    critic_loss,
     envs,
     histories,
     learn_with_seams,
     mean_return,
     spoiled,
-    value_loss,
 )
 
 
@@ -92,7 +92,7 @@ def test_without_stored_states_windows_start_from_zeros():
 
 def gradients(model: PERRecurrentDQN, batch: Any) -> list[np.ndarray]:
     model.policy.zero_grad()
-    loss, _ = value_loss(model, batch)
+    loss, _ = critic_loss(model, batch)
     loss.backward()
     return [parameter.grad.numpy().copy() for parameter in model.q_net.parameters()]
 
@@ -106,7 +106,7 @@ def test_burn_in_has_no_gradient():
     for state in batch.states:
         state.requires_grad_(True)
     batch.observations.requires_grad_(True)
-    value_loss(model, batch)[0].backward()
+    critic_loss(model, batch)[0].backward()
     assert batch.prefix.grad is None
     assert (batch.observations.grad != 0).any()
     # Windows without a prefix begin with the states themselves, which are data.
@@ -143,8 +143,8 @@ def test_nan_in_the_padding_has_no_effect(form):
     batch = model.replay_buffer.sample(32)
     assert not batch.mask.all()
     bad = spoiled(batch)
-    loss, td_errors = value_loss(model, batch)
-    bad_loss, bad_td_errors = value_loss(model, bad)
+    loss, td_errors = critic_loss(model, batch)
+    bad_loss, bad_td_errors = critic_loss(model, bad)
     for actual, expected in ((bad_loss, loss), (bad_td_errors, td_errors), (model.td_errors(bad), td_errors.detach())):
         th.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     assert (td_errors[~batch.mask] == 0).all()
@@ -180,7 +180,7 @@ def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
             assert float(td_errors[t, i]) == pytest.approx(td_error, abs=1e-5)
             loss = 0.5 * td_error**2 if abs(td_error) < 1 else abs(td_error) - 0.5
             total, count = total + float(batch.weights[i]) * loss, count + 1
-    assert float(value_loss(model, batch)[0]) == pytest.approx(total / count, rel=1e-5)
+    assert float(critic_loss(model, batch)[0]) == pytest.approx(total / count, rel=1e-5)
 
 
 def test_window_priorities_mix_maximum_and_mean_of_td_errors():
@@ -189,7 +189,7 @@ def test_window_priorities_mix_maximum_and_mean_of_td_errors():
     buffer = model.replay_buffer
     batch = buffer.sample(8)
     buffer.sample = lambda *args, **kwargs: batch
-    td_errors = value_loss(model, batch)[1].detach().abs().numpy()
+    td_errors = critic_loss(model, batch)[1].detach().abs().numpy()
     model.train(1)
     mask = batch.mask.numpy()
     for i, id_ in enumerate(batch.indices):
@@ -333,11 +333,11 @@ def test_the_signature_is_that_of_the_stock_class_with_other_defaults(algorithm,
     shown, original = (list(inspect.signature(cls).parameters.values()) for cls in (algorithm, stock))
     assert [p.name for p in shown[: len(original)]] == [p.name for p in original]
     changed = {p.name: p.default for p, q in zip(shown, original, strict=False) if p.default != q.default}
-    assert changed.items() <= algorithm.defaults.items() and "train_freq" in changed
+    assert changed.items() <= algorithm.changed_defaults.items() and "train_freq" in changed
     env = envs(1, is_continuous=stock is SAC)
     model = algorithm("MlpLstmPolicy", env, 1e-3, 500, 20, 7, device="cpu")
     assert (model.learning_rate, model.buffer_size, model.learning_starts, model.batch_size) == (1e-3, 500, 20, 7)
-    assert model.train_freq.frequency == algorithm.defaults["train_freq"]
+    assert model.train_freq.frequency == algorithm.changed_defaults["train_freq"]
     assert model.n_steps == next(p.default for p in shown if p.name == "n_steps")
 
 

@@ -12,19 +12,18 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERRecurrentSAC, PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.algorithms import sac
 from sb3_per.algorithms.recurrent.networks import transitions_in, zero_states
 from tests.helpers.recurrent import (
     POLICIES,
     SMALL,
     Recorder,
+    critic_loss,
     envs,
     histories,
     learn_with_seams,
     mean_return,
     spoiled,
     transitions_of,
-    value_loss,
 )
 
 
@@ -93,9 +92,10 @@ def test_unrolled_windows_have_the_states_of_acting(setting, n_layers):
 
 
 def actor_loss(model: PERRecurrentSAC, batch: Any) -> th.Tensor:
-    observations = transitions_of(model, batch).observations
-    actions, log_prob = model._current_actions(observations)
-    return (log_prob - model._policy_value(observations, actions)).mean()
+    observations = model._actor_observations(transitions_of(model, batch))
+    actions, log_prob = model.actor.action_log_prob(observations)
+    q = th.cat(model.critic(observations, actions), dim=1).min(dim=1).values
+    return (log_prob - q).mean()
 
 
 def test_burn_in_has_no_gradient():
@@ -104,7 +104,7 @@ def test_burn_in_has_no_gradient():
     batch = model.replay_buffer.sample(16)
     has_prefix = batch.prefix_lengths > 0
     assert has_prefix.any()
-    for loss_of in (lambda m, b: value_loss(m, b)[0], actor_loss):
+    for loss_of in (lambda m, b: critic_loss(m, b)[0], actor_loss):
         tensors = [batch.prefix, batch.observations, *batch.states]
         for tensor in tensors:
             tensor.grad = None
@@ -158,7 +158,7 @@ def test_nan_in_the_padding_has_no_effect(form):
         with th.no_grad():
             model.log_ent_coef.copy_(log_ent_coef)
         th.manual_seed(0)
-        td_errors, metrics = model._gradient_step(windows, 0)
+        td_errors, metrics = model._update(windows, 0)
         assert (td_errors[~batch.mask] == 0).all() and (td_errors[batch.mask] != 0).all()
         del metrics["per/replay_ratio"]  # over all steps so far
         found.append([td_errors.detach().clone(), *metrics.values(), *(part.clone() for part in everything(model))])
@@ -184,18 +184,17 @@ def test_steps_are_selected_and_laid_out():
 # ---- targets and losses
 
 
-@pytest.mark.parametrize("actor_batch", ["prioritized", "weighted"])
-def test_losses_equal_a_scalar_reference(actor_batch, monkeypatch):
+def test_losses_equal_a_scalar_reference():
     """The reference goes step by step, with n-step returns, terminations, truncations, twins, entropy, weights and means."""
-    model = make(n_steps=3, tau=0.0, ent_coef="auto_0.3", replay_buffer_kwargs=dict(actor_batch=actor_batch)).learn(300)
+    model = make(n_steps=3, tau=0.0, ent_coef="auto_0.3").learn(300)
     with th.no_grad():
         for parameter in model.critic_target.parameters():
             parameter.add_(0.1 * th.randn_like(parameter))
     batch = model.replay_buffer.sample(24)
     assert batch.dones.any() and not batch.mask.all()
-    losses = []
-    # Without a step: all three are of the same networks.
-    monkeypatch.setattr(sac, "minimise", lambda loss, *_, **__: losses.append(float(loss.detach())))
+    # Nothing learns, so that all three are of the same networks.
+    for parameter in (*model.policy.parameters(), model.log_ent_coef):
+        parameter.requires_grad_(False)
     with th.no_grad():
         actor, critic, target = (network.unroll_memory(batch) for network in networks(model))
     ent_coef = float(model.log_ent_coef.detach().exp())
@@ -203,7 +202,8 @@ def test_losses_equal_a_scalar_reference(actor_batch, monkeypatch):
     th.manual_seed(3)
     noise, next_noise = (th.normal(th.zeros(n_steps, 2), th.ones(n_steps, 2)).numpy() for _ in range(2))
     th.manual_seed(3)
-    td_errors = model._gradient_step(batch, 0)[0].detach()
+    td_errors, metrics = model._update(batch, 0)
+    losses = [float(metrics[name].detach()) for name in ("critic_loss", "ent_coef_loss", "actor_loss")]
 
     def act(features: th.Tensor, eps: np.ndarray) -> tuple[th.Tensor, float]:
         mean, log_std = np.split(heads(model.actor, features[None], None)[0], 2)
@@ -214,7 +214,7 @@ def test_losses_equal_a_scalar_reference(actor_batch, monkeypatch):
     def q_of(network: Any, features: th.Tensor, action: th.Tensor) -> np.ndarray:
         return heads(network, features[None], action)[0]
 
-    critic_loss, sums, total_weight, k = 0.0, np.zeros(2), 0.0, 0
+    weighted_loss, sums, k = 0.0, np.zeros(2), 0
     for t in range(model.sequence_length):
         for i in range(24):
             if not batch.mask[t, i]:
@@ -225,27 +225,25 @@ def test_losses_equal_a_scalar_reference(actor_batch, monkeypatch):
             value = q_of(model.critic_target, target[after, i], action).min() - ent_coef * log_prob
             y = float(batch.rewards[t, i] + (1 - batch.dones[t, i]) * batch.discounts[t, i] * value)
             errors = y - q_of(model.critic, critic[t, i], batch.actions[t, i][None])
-            np.testing.assert_allclose(td_errors[t, i], errors, atol=1e-4)
-            critic_loss += float(batch.weights[i]) * 0.5 * (errors**2).sum() / n_steps
+            np.testing.assert_allclose(td_errors[t, i].detach(), errors, atol=1e-4)
+            weighted_loss += float(batch.weights[i]) * 0.5 * (errors**2).sum() / n_steps
 
             action, log_prob = act(actor[t, i], noise[k])
-            weight = 1.0 if actor_batch == "prioritized" else 1.0 / batch.n_p[i]
-            total_weight += weight
-            sums[0] -= weight * np.log(ent_coef) * (log_prob + model.target_entropy)
-            sums[1] += weight * (ent_coef * log_prob - q_of(model.critic, critic[t, i], action).min())
+            sums[0] -= np.log(ent_coef) * (log_prob + model.target_entropy)
+            sums[1] += ent_coef * log_prob - q_of(model.critic, critic[t, i], action).min()
             k += 1
-    assert losses == pytest.approx([critic_loss, *sums / total_weight], rel=1e-4)
+    assert losses == pytest.approx([weighted_loss, *sums / n_steps], rel=1e-4)
 
 
 def test_window_priorities_mix_maximum_and_mean_of_td_errors():
     """The error of a step is the mean over the critics; that of a window is eta max + (1 - eta) mean over its steps."""
     model = make(replay_buffer_kwargs=dict(eta=0.7, epsilon=0.01, alpha=1.0)).learn(200)
     buffer, batch, found = model.replay_buffer, model.replay_buffer.sample(8), []
+    update = buffer.update_priorities
     buffer.sample = lambda *args, **kwargs: batch
-    gradient_step = model._gradient_step
-    model._gradient_step = lambda *args: found.append(gradient_step(*args)) or found[0]
+    buffer.update_priorities = lambda ids, errors: found.append(errors) or update(ids, errors)
     model.train(1)
-    td_errors = found[0][0].detach().abs().numpy().mean(axis=2)
+    td_errors = found[0].abs().numpy().mean(axis=2)
     for i, id_ in enumerate(batch.indices):
         errors = td_errors[batch.mask.numpy()[:, i], i]
         if id_ not in batch.indices[i + 1 :]:
@@ -361,7 +359,7 @@ def test_a_shared_extractor_learns_from_the_actor_only():
     assert model.critic.features_extractor is model.actor.features_extractor
     batch = model.replay_buffer.sample(8)
     model.policy.zero_grad()
-    value_loss(model, batch)[0].backward()
+    critic_loss(model, batch)[0].backward()
     assert all(p.grad is None for p in model.actor.features_extractor.parameters())
     assert all((p.grad != 0).any() for p in model.critic.lstm.parameters())
     model.policy.zero_grad()

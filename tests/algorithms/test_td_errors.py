@@ -1,5 +1,6 @@
 """`td_errors` equals the TD errors of a gradient step, and metrics are means over gradient steps."""
 
+import contextlib
 import copy
 from typing import Any
 
@@ -7,12 +8,8 @@ import numpy as np
 import pytest
 import torch as th
 
-from sb3_per import (
-    PERDQN,
-    PERSAC,
-    PrioritizedOffPolicyMixin,
-)
-from tests.helpers.updates import CONFIGURATIONS, UNBATCHED, filled_model
+from sb3_per import PERDQN, PERSAC, PERCrossQ, PrioritizedOffPolicyMixin
+from tests.helpers.algorithms import CONFIGURATIONS, UNBATCHED, filled_model, recorded
 
 
 @pytest.mark.parametrize("name", [*UNBATCHED, "crossq"])
@@ -47,36 +44,53 @@ def test_td_errors_equal_those_of_a_gradient_step(name):
     assert handed_back[0].shape == td_errors.shape
 
 
-def test_an_algorithm_without_value_losses_is_refused():
-    class Own(PERDQN):
-        _value_losses = PrioritizedOffPolicyMixin._value_losses
+def test_what_an_algorithm_must_implement_is_named():
+    for method in ("_critic_losses", "_update", "_optimizers"):
+        cls = type("Own", (PERDQN,), {method: getattr(PrioritizedOffPolicyMixin, method)})
+        model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=0, buffer_size=50).learn(4)
+        model.__class__ = cls
+        with pytest.raises(NotImplementedError, match=rf"Own must implement {method}\(\)"):
+            model.td_errors(model.replay_buffer.sample(4)) if method == "_critic_losses" else model.train(1, 4)
 
-    model = filled_model(Own, "MlpPolicy", "CartPole-v1")
-    with pytest.raises(NotImplementedError, match=r"Own must implement _value_losses\(\)"):
-        model.td_errors(model.replay_buffer.sample(4))
+
+def test_td_errors_change_nothing_even_if_they_fail():
+    """CrossQ has statistics of batch normalization, which a forward pass moves, and a mode, which it switches."""
+    model = filled_model(PERCrossQ, "MlpPolicy", "Pendulum-v1")
+    batch = model.replay_buffer.sample(8)
+    model.policy.set_training_mode(True)
+    state = {key: value.clone() for key, value in model.policy.state_dict().items()}
+    modes = [module.training for module in model.policy.modules()]
+    for bad in (batch, batch._replace(rewards=th.zeros(3, 3, 3))):
+        with pytest.raises(RuntimeError) if bad is not batch else contextlib.nullcontext():
+            model.td_errors(bad)
+        assert [module.training for module in model.policy.modules()] == modes
+        for key, value in model.policy.state_dict().items():
+            assert th.equal(value, state[key]), key
 
 
-@pytest.mark.parametrize("gradient_steps", [1, 40])
-def test_metrics_are_means_over_gradient_steps(gradient_steps, monkeypatch):
-    """This includes metrics that only some of the steps have."""
-    model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1")
-    model.replay_buffer.update_priorities(np.arange(60), np.random.default_rng(0).exponential(size=60) * 30)
-    values, means, sizes = [], [], []
+class Counted(PERSAC):
+    """Log the number of each step, every third one also under another name."""
 
-    def step(batch: Any, gradient_step: int) -> Any:
-        weights = batch.weights.numpy().astype(np.float64)
-        means.append(weights.mean())
-        sizes.append(weights.sum() ** 2 / (weights**2).sum() / 8)
+    def _update(self, batch: Any, gradient_step: int) -> Any:
         metrics = {"every": th.tensor(float(gradient_step))}
         if gradient_step % 3 == 0:
-            values.append(gradient_step)
             metrics["per/third"] = th.tensor(float(gradient_step))
         return th.rand(8, 1), metrics
 
-    monkeypatch.setattr(model, "_gradient_step", step)
+
+@pytest.mark.parametrize("gradient_steps", [1, 100])
+def test_metrics_are_means_over_gradient_steps(gradient_steps):
+    """This includes metrics that only some of the steps have."""
+    model = filled_model(Counted, "MlpPolicy", "Pendulum-v1")
+    model.replay_buffer.update_priorities(np.arange(60), np.random.default_rng(0).exponential(size=60) * 30)
+    batches = recorded(model.replay_buffer)
     model.train(gradient_steps, batch_size=8)
+    weights = [batch.weights.numpy().astype(np.float64) for batch in batches]
+    sizes = [each.sum() ** 2 / (each**2).sum() / 8 for each in weights]
     logged = model.logger.name_to_value
     assert logged["train/every"] == pytest.approx(np.mean(range(gradient_steps)))
-    assert logged["per/third"] == pytest.approx(np.mean(values))
-    assert logged["per/mean_weight"] == pytest.approx(np.mean(means), rel=1e-5)
+    assert logged["per/third"] == pytest.approx(np.mean(range(0, gradient_steps, 3)))
+    assert logged["per/mean_weight"] == pytest.approx(np.mean(weights), rel=1e-5)
     assert logged["per/effective_sample_size"] == pytest.approx(np.mean(sizes), rel=1e-5)
+    assert logged["per/beta"] == model.replay_buffer.beta
+    assert logged["per/max_priority"] == model.replay_buffer.max_priority

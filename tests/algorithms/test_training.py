@@ -11,7 +11,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import IdentityEnvBox
 
 from sb3_per import PERDQN, PERSAC, PERCrossQ, PERRecurrentDQN
-from tests.helpers.updates import DISCRETE, SMALL, filled_model, image_env, parameters
+from tests.helpers.algorithms import DISCRETE, SMALL, filled_model, image_env, parameters
 
 
 @pytest.mark.parametrize(

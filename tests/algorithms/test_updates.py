@@ -17,23 +17,9 @@ from sb3_per import (
     PERTD3,
     PERTQC,
     PERCrossQ,
-    PrioritizedReplayBuffer,
 )
-from tests.helpers.models import STOCK
-from tests.helpers.updates import CONFIGURATIONS, SMALL, UNBATCHED, filled_model, parameters
-
-
-def recorded(buffer: PrioritizedReplayBuffer) -> list[Any]:
-    """Record the batches that the buffer gives from now on."""
-    batches: list[Any] = []
-    sample = buffer.sample
-
-    def recording(*args: Any, **kwargs: Any) -> Any:
-        batches.append(sample(*args, **kwargs))
-        return batches[-1]
-
-    buffer.sample = recording  # type: ignore[method-assign]
-    return batches
+from tests.helpers.algorithms import CONFIGURATIONS, SMALL, UNBATCHED, filled_model, parameters, recorded
+from tests.utils import STOCK
 
 
 @pytest.mark.parametrize("name, batch_size", [*((name, 32) for name in CONFIGURATIONS), ("sac", 50), ("dqn", 50)])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_per import PrioritizedReplayBuffer, PriorityScheme, RankBased
+from sb3_per import PrioritizedReplayBuffer, PriorityScheme
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import MANY, counts_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 from tests.helpers.saved import KINDS, Goals, Player, make
@@ -57,12 +57,12 @@ def many_drawn(buffer: Any) -> np.ndarray:
 def assert_drawn_exactly(buffer: Any) -> None:
     """Stratified draws are within three of N P for every transition."""
     ids = drawable_ids(buffer)
-    expected = MANY * probabilities(buffer, ids, 0.0)
+    expected = MANY * probabilities(buffer, ids)
     assert (np.abs(counts_of(many_drawn(buffer), ids) - expected) <= 3).all()
 
 
 @pytest.mark.parametrize("kind", AGED)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(decay=st.sampled_from([1e-9, 0.5, 3.0, 40.0]), seed=st.integers(0, 99), n_envs=st.integers(1, 3), data=st.data())
 def test_masses_are_those_without_decay_times_a_factor_of_age(kind, decay, seed, n_envs, data):
     """Also after many laps, where a decay of 40 has made the tree multiply its masses by a constant several times."""
@@ -82,9 +82,7 @@ def test_masses_are_those_without_decay_times_a_factor_of_age(kind, decay, seed,
         assert_drawn_exactly(aged)
 
 
-@pytest.mark.parametrize("n_envs", [1, 3])
-@pytest.mark.parametrize("is_even", [True, False])
-@pytest.mark.parametrize("scheme", ["uniform", "pal"])
+@pytest.mark.parametrize("scheme, is_even, n_envs", [("uniform", True, 3), ("pal", False, 1), ("uniform", False, 3)])
 def test_draws_by_age_alone_invert_the_distribution(scheme, is_even, n_envs, monkeypatch):
     """Each uniform number finds the transition at which the cumulative distribution, from the newest on, exceeds it."""
     buffer = make_buffer(20, n_envs, scheme=scheme, age_decay=2.5, stratified=False)
@@ -106,12 +104,10 @@ def test_draws_by_age_alone_invert_the_distribution(scheme, is_even, n_envs, mon
     np.testing.assert_array_equal(drawn[~is_near], expected[~is_near])
 
 
-@pytest.mark.parametrize("kind", ["plain", "memory", "her"])
-@pytest.mark.parametrize("normalization", ["max", "mean", "none"])
-def test_weights_correct_for_priorities_and_not_for_age(kind, normalization):
+@pytest.mark.parametrize("kind", ["memory", "her"])
+def test_weights_correct_for_priorities_and_not_for_age(kind):
     """w = (P / A)^-beta, where A is the draw by age alone over the transitions that can be drawn."""
-    names = dict(beta_start=0.7, weight_normalization=normalization, actor_batch="weighted")
-    buffer = filled_buffer(kind, age_decay=3.0, **names)
+    buffer = filled_buffer(kind, age_decay=3.0, beta_start=0.7)
     ids = drawable_ids(buffer)
     slots = ids % buffer.priorities.size
     p, by_age = buffer.priorities.ravel()[slots], factors_of(buffer, 3.0).ravel()[slots]
@@ -119,9 +115,7 @@ def test_weights_correct_for_priorities_and_not_for_age(kind, normalization):
     batch = buffer.sample(200)
     n_p = ratio[np.searchsorted(ids, batch.indices)]
     expected = n_p**-0.7
-    expected /= {"none": 1.0, "max": expected.max(), "mean": expected.mean()}[normalization]
-    np.testing.assert_allclose(batch.weights[:, 0], expected, rtol=1e-5)
-    np.testing.assert_allclose(batch.n_p, n_p, rtol=1e-9)
+    np.testing.assert_allclose(batch.weights[:, 0], expected / expected.max(), rtol=1e-5)
 
 
 def assert_n_p_is_exact(buffer: Any, decay: float) -> None:
@@ -135,14 +129,20 @@ def assert_n_p_is_exact(buffer: Any, decay: float) -> None:
     np.testing.assert_allclose(n_p, [by_slot[slot] for slot in drawn.tolist()], rtol=1e-7)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize(
-    "kind, n_envs", [("plain", 1), ("plain", 3), ("actors", 3), ("memory", 2), ("her", 2), ("sequences", 2)]
+    "kind, n_envs, scheme",
+    [
+        ("plain", 1, "lap"),
+        ("plain", 3, "proportional"),
+        ("actors", 3, "proportional"),
+        ("actors", 3, "uniform"),
+        ("memory", 2, "pal"),
+        ("her", 2, "uniform"),
+        ("sequences", 2, "proportional"),
+    ],
 )
 def test_n_p_is_exact_over_ten_capacities(kind, n_envs, scheme):
     """Every slot is taken by new transitions, again and again; the sum of the factors of age must follow."""
-    if kind == "sequences" and scheme in ("lap", "pal"):
-        pytest.skip("sequences refuse schemes with a loss of their own")
     changed: dict[str, Any] = dict(scheme=scheme, age_decay=3.0)
     if kind == "plain":
         changed["beta_anneal_steps"] = None
@@ -157,13 +157,11 @@ def test_n_p_is_exact_over_ten_capacities(kind, n_envs, scheme):
             assert_n_p_is_exact(buffer, 3.0)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in AGED if kind != "actors"])
+@pytest.mark.parametrize("kind", ["frames", "her"])
 def test_equal_priorities_have_weights_of_exactly_1(kind):
     buffer = make(kind, 16, age_decay=3.0, alpha=0.0)
     Player(buffer).add(200)
-    for normalization in ("max", "mean", "none"):
-        buffer.beta_schedule.normalization = normalization
-        np.testing.assert_array_equal(buffer.sample(64).weights.numpy(), 1.0)
+    np.testing.assert_array_equal(buffer.sample(64).weights.numpy(), 1.0)
 
 
 @pytest.mark.parametrize("scheme", ["proportional", "uniform"])
@@ -171,7 +169,7 @@ def test_successive_draws_without_repeats_have_the_exact_probabilities(scheme):
     buffer = make_buffer(4, scheme=scheme, age_decay=2.0, unique=True, stratified=False)
     fill([buffer], 7)
     buffer.update_priorities(np.arange(3, 7), [1.0, 0.1, 3.0, 0.5])
-    p = probabilities(buffer, drawable_ids(buffer), 0.0)
+    p = probabilities(buffer, drawable_ids(buffer))
     np.random.seed(1)
     n, counts = 6000, np.zeros((4, 4))
     for _ in range(n):
@@ -185,8 +183,7 @@ def test_successive_draws_without_repeats_have_the_exact_probabilities(scheme):
     assert counts.trace() == 0
 
 
-@pytest.mark.parametrize("scheme", ["proportional", "uniform"])
-@pytest.mark.parametrize("kind", ["plain", "her"])
+@pytest.mark.parametrize("kind, scheme", [("plain", "uniform"), ("her", "proportional")])
 def test_batches_without_repeats_hold_all_transitions_if_they_have_to(kind, scheme):
     buffer = filled_buffer(kind, age_decay=5.0, unique=True, scheme=scheme)
     ids = drawable_ids(buffer)
@@ -195,7 +192,7 @@ def test_batches_without_repeats_hold_all_transitions_if_they_have_to(kind, sche
 
 def test_demonstrations_keep_their_share_and_have_no_age():
     """P(i) = (1 - s) P_experience(i) or s m_i / sum of m; weights divide by the same mixture with equal priorities."""
-    buffer = make_buffer(10, 2, age_decay=3.0, demonstration_fraction=0.25, beta_start=0.6, weight_normalization="none")
+    buffer = make_buffer(10, 2, age_decay=3.0, demonstration_fraction=0.25, beta_start=0.6)
     other = make_buffer(8)
     fill([other], 8, seed=5)
     buffer.add_demonstrations_from(other)
@@ -214,10 +211,11 @@ def test_demonstrations_keep_their_share_and_have_no_age():
     assert np.count_nonzero(batch.is_demonstration) == MANY - n
     assert (np.abs(counts_of(batch.indices, ids) - MANY * p) <= 3).all()
     at = np.searchsorted(ids, batch.indices)
-    np.testing.assert_allclose(batch.weights[:, 0], (p / a)[at] ** -0.6, rtol=1e-5)
+    weights = (p / a)[at] ** -0.6
+    np.testing.assert_allclose(batch.weights[:, 0], weights / weights.max(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("n_envs", [3])
 def test_weights_of_demonstrations_stay_exact_over_ten_capacities(n_envs):
     buffer = make_buffer(10, n_envs, age_decay=3.0, demonstration_fraction=0.25, beta_start=0.6)
     other = make_buffer(8)
@@ -242,36 +240,10 @@ def test_weights_of_demonstrations_stay_exact_over_ten_capacities(n_envs):
         np.testing.assert_allclose(batch.weights[:, 0] / batch.weights[0, 0], expected / expected[0], rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["plain", "her"])
-def test_a_new_transition_may_get_the_mean_weighted_by_age(kind):
-    """The mean is over the transitions that could be drawn before, without the episode that HER's write cuts."""
-    buffer = filled_buffer(kind, age_decay=2.0, initial_priority="mean")
-    before, factors, ids = buffer.priorities.ravel(), factors_of(buffer, 2.0).ravel(), drawable_ids(buffer)
-    if kind == "her":
-        obs = {key: np.zeros((2, 2), np.float32) for key in buffer.observation_space.spaces}
-        buffer.add(obs, obs, np.zeros((2, 1)), np.zeros(2), np.ones(2, bool), [{}] * 2)
-    else:
-        fill([buffer], 1)
-    is_kept = np.isin(ids, drawable_ids(buffer)) if kind == "her" else np.ones(len(ids), bool)
-    slots = ids[is_kept] % 18
-    mean = before[slots].sum() / factors[slots].sum()
-    new = np.setdiff1d(drawable_ids(buffer), ids)
-    assert len(new) > 0
-    np.testing.assert_allclose(buffer.priorities.ravel()[new % 18], mean * factors_of(buffer, 2.0).ravel()[new % 18])
-
-
-def test_the_maximum_is_taken_from_priorities_without_age():
-    buffer = make_buffer(8, age_decay=5.0, max_priority_interval=2)
-    fill([buffer], 8)
-    for errors in ([100.0, 1.0], [7.0, 2.0]):
-        buffer.update_priorities([0, 7], errors)
-    assert buffer.max_priority == pytest.approx(7.0)
-
-
 # ---- other buffers with the same transitions
 
 
-@pytest.mark.parametrize("kind", AGED)
+@pytest.mark.parametrize("kind", ["frames", "her", "actors", "sequences"])
 def test_saved_and_copied_buffers_draw_the_same(kind, tmp_path):
     buffer = make(kind, age_decay=3.0)
     Player(buffer, seed=1).play(120)
@@ -286,8 +258,10 @@ def test_saved_and_copied_buffers_draw_the_same(kind, tmp_path):
         Player(other, seed=3).play(40)
 
 
-@pytest.mark.parametrize("kind", AGED)
-@pytest.mark.parametrize("decays", [(0.0, 3.0), (3.0, 0.0), (3.0, 1.0)])
+@pytest.mark.parametrize(
+    "kind, decays",
+    [(kind, ((0.0, 3.0), (3.0, 0.0), (3.0, 1.0))[i % 3]) for i, kind in enumerate(AGED)],
+)
 def test_another_decay_keeps_the_priorities(kind, decays, tmp_path):
     """A directory, or ``from_replay_buffer``: only the factors of age change."""
     before, after = decays
@@ -308,8 +282,9 @@ def test_another_decay_keeps_the_priorities(kind, decays, tmp_path):
 # ---- edges
 
 
-@pytest.mark.parametrize("scheme", ["proportional", "uniform"])
-@pytest.mark.parametrize("decay", [1e-320, 1e-9, 600.0, 1e5, 1e12])
+@pytest.mark.parametrize(
+    "decay, scheme", [(1e-320, "uniform"), (1e-9, "proportional"), (600.0, "uniform"), (1e5, "proportional"), (1e12, "uniform")]
+)
 def test_every_transition_can_be_drawn_at_any_decay(decay, scheme):
     buffer = make_buffer(50, 2, scheme=scheme, age_decay=decay)
     for step in range(30):
@@ -344,7 +319,7 @@ def test_a_scheme_of_your_own_may_decay():
     assert_drawn_exactly(buffer)
 
 
-@pytest.mark.parametrize("value", [-1, -0.5, float("nan"), float("inf"), "3", None, [1.0]], ids=repr)
+@pytest.mark.parametrize("value", [-0.5, float("nan"), None], ids=repr)
 def test_a_decay_that_is_not_a_number_of_at_least_0_is_refused(value):
     with pytest.raises(ValueError, match=r"age_decay must be a number of at least 0, not .*" + str(value)[-1]):
         make_buffer(age_decay=value)
@@ -354,9 +329,7 @@ def test_a_decay_that_is_not_a_number_of_at_least_0_is_refused(value):
     "changed, what",
     [
         (dict(scheme="rank"), "scheme=RankBased"),
-        (dict(scheme=RankBased()), "scheme=RankBased"),
         (dict(recency=0.99), "recency=0.99"),
-        (dict(uniform_fraction=0.1), "uniform_fraction=0.1"),
     ],
 )
 def test_combinations_that_are_not_supported_are_refused(changed, what):

@@ -18,7 +18,6 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.settings import IgnoredSettingWarning
 from tests.helpers.buffers import (
     ACTION_SPACES,
     OBSERVATION_SPACES,
@@ -50,18 +49,14 @@ def test_each_batch_has_exactly_the_set_share_of_demonstrations(share, batch_siz
     assert batch.indices.dtype == np.int64 and batch.weights.max() == 1.0 and len(batch.weights) == batch_size
 
 
-@pytest.mark.parametrize("stratified", [True, False])
 @pytest.mark.parametrize(
-    "kwargs",
+    "kwargs, stratified",
     [
-        {},
-        dict(scheme="rank"),
-        dict(scheme="lap", kappa=0.1),
-        dict(scheme="uniform"),
-        dict(uniform_fraction=0.3),
-        dict(demonstration_bonus=0.5),
-        dict(weight_normalization="mean", beta_start=0.7),
-        dict(weight_normalization="none"),
+        ({}, True),
+        (dict(beta_start=0.7), False),
+        (dict(scheme="rank"), False),
+        (dict(scheme="lap", kappa=0.1), True),
+        (dict(scheme="uniform"), True),
     ],
     ids=str,
 )
@@ -76,18 +71,15 @@ def test_probabilities_and_weights_follow_the_mixture(kwargs, stratified):
     buffer.update_priorities(np.array(list(errors)), np.array(list(errors.values())))
 
     parts = []
-    eta, bonus = kwargs.get("uniform_fraction", 0.0), kwargs.get("demonstration_bonus", 0.0)
-    for ids, share, extra in ((np.arange(8, 20), 0.75, 0.0), (demo_ids, 0.25, bonus)):
+    for ids, share in ((np.arange(8, 20), 0.75), (demo_ids, 0.25)):
         td = np.array([errors[int(i)] for i in ids])
         masses = {
-            "proportional": (td + 1e-6 + extra) ** 0.6,
+            "proportional": (td + 1e-6) ** 0.6,
             "rank": (1.0 + np.argsort(np.argsort(-td))) ** -0.7,
             "lap": np.maximum(td, 0.1) ** 0.4,
             "uniform": np.ones(len(td)),
         }[kwargs.get("scheme", "proportional")]
-        parts.append(
-            {int(i): share * ((1 - eta) * m + eta / len(ids)) for i, m in zip(ids, masses / masses.sum(), strict=True)}
-        )
+        parts.append({int(i): share * m for i, m in zip(ids, masses / masses.sum(), strict=True)})
     probability = parts[0] | parts[1]
 
     batches = [buffer.sample(64) for _ in range(400)]
@@ -105,8 +97,7 @@ def test_probabilities_and_weights_follow_the_mixture(kwargs, stratified):
     weights = np.array([(19 * probability[i]) ** -buffer.beta for i in batch.indices.tolist()])
     if kwargs.get("scheme") in ("lap", "uniform"):
         weights[:] = 1.0
-    weights /= {"max": weights.max(), "mean": weights.mean(), "none": 1.0}[kwargs.get("weight_normalization", "max")]
-    np.testing.assert_allclose(batch.weights.numpy()[:, 0], weights, rtol=1e-5)
+    np.testing.assert_allclose(batch.weights.numpy()[:, 0], weights / weights.max(), rtol=1e-5)
 
 
 def test_demonstrations_without_a_share_are_never_drawn():
@@ -205,33 +196,16 @@ def test_share_stays_at_its_end_after_the_end_of_training():
     """SB3's progress falls below 0 if the last steps of several environments go beyond the end."""
     buffer = mixed(demonstration_fraction=0.5, demonstration_fraction_end=0.0)
     buffer.update_beta(-0.2)
-    assert buffer.demonstrations.share == 0.0
     assert not buffer.sample(20).is_demonstration.any()
     copied = mixed(demonstration_fraction=0.5)
     copied.load(buffer.state())
-    assert copied.demonstrations.share == 0.5
-
-
-def test_demonstration_bonus_is_added_to_the_priority():
-    buffer = mixed(n_demonstrations=2, demonstration_bonus=3.0, alpha=1.0, stratified=True)
-    ids = demonstration_ids(buffer)
-    buffer.update_priorities(ids, np.array([0.0, 6.0]))  # priorities 3 and 9
-    batch = buffer.sample(1600)
-    counts = [(batch.indices == i).sum() for i in ids]
-    assert counts == pytest.approx([100, 300], abs=1)
-
-
-@pytest.mark.parametrize("scheme", ["rank", "uniform", "pal"])
-def test_demonstration_bonus_without_effect_warns(scheme):
-    with pytest.warns(IgnoredSettingWarning, match="demonstration_bonus"):
-        make_buffer(scheme=scheme, demonstration_fraction=0.5, demonstration_bonus=1.0)
+    assert copied.sample(20).is_demonstration.sum() == 10
 
 
 # ---- kinds of buffers
 
 
-@pytest.mark.parametrize("obs_space", ["box", "dict", "image", "discrete"])
-@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize("obs_space, n_steps", [("box", 1), ("dict", 3), ("discrete", 1)])
 def test_demonstrations_are_read_like_ordinary_transitions(obs_space, n_steps):
     """Check against a plain prioritized buffer with the same rows; normalization happens when a batch is drawn."""
     space = OBSERVATION_SPACES[obs_space]
@@ -335,8 +309,7 @@ def test_a_buffer_that_adds_itself_has_its_demonstrations_once():
 # ---- actions that were recorded with other bounds
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, 3)])
-@pytest.mark.parametrize("is_demonstration", [True, False])
+@pytest.mark.parametrize("shape, is_demonstration", [((2,), True), ((2, 3), False)])
 def test_actions_recorded_with_other_bounds_are_scaled_anew(is_demonstration, shape):
     recorded, buffer = bounded(-4, 4, shape), bounded(-1, 3, shape, np.float64)
     raw = np.random.default_rng(0).uniform(-1, 3, (6, 2, *shape))
@@ -381,7 +354,7 @@ def test_arrays_of_one_environment_are_told_to_have_one_column():
 
 @pytest.mark.parametrize("copied", ["pickle", "copy", "from_replay_buffer"])
 def test_copies_keep_the_demonstrations(copied):
-    buffer = mixed(demonstration_bonus=0.2)
+    buffer = mixed(demonstration_fraction_end=0.1)
     buffer.update_beta(0.5)
     if copied == "pickle":
         other = pickle.loads(pickle.dumps(buffer))
@@ -423,7 +396,6 @@ def test_sampling_without_demonstrations_says_how_to_add_some():
         (dict(demonstration_fraction=-0.1), ValueError, "demonstration_fraction must be a number .* not -0.1"),
         (dict(demonstration_fraction=1.1), ValueError, "demonstration_fraction"),
         (dict(demonstration_fraction=0.2, demonstration_fraction_end=0.5), ValueError, "demonstration_fraction_end=0.5"),
-        (dict(demonstration_bonus=-1), ValueError, "demonstration_bonus"),
         (dict(demonstration_fraction=0.2, optimize_memory_usage=True), NotImplementedError, "optimize_memory_usage"),
     ],
 )
@@ -520,7 +492,7 @@ def test_demonstrations_for_pretraining_alone_do_not_warn():
     buffer.add_demonstrations(*demonstrations(buffer.observation_space, 7))
     fill([buffer], 5)
     with no_user_warnings():
-        with buffer.demonstrations.only():
+        with buffer.only_demonstrations():
             buffer.sample(2)
         buffer.sample(2)
 

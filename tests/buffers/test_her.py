@@ -403,5 +403,3 @@ def test_loading_a_buffer_without_goals_into_a_her_model_is_refused(tmp_path):
 def test_optimize_memory_usage_is_refused():
     with pytest.raises(NotImplementedError, match="optimize_memory_usage"):
         make_her(PrioritizedHerReplayBuffer, make_env(1), optimize_memory_usage=True)
-
-

@@ -17,16 +17,11 @@ def test_python_work_counts_a_loop_over_the_batch():
 @pytest.mark.parametrize(
     "obs_space, normalize, kwargs",
     [
-        ("box", False, {}),
         ("box", False, dict(scheme="rank")),
         ("box", False, dict(scheme="lap")),
-        ("box", False, dict(scheme="uniform")),
-        ("box", False, dict(uniform_fraction=0.1)),
+        ("box", False, dict(recency=0.999, recency_min=30, scheme="uniform")),
         ("box", True, {}),
-        ("image", False, dict(n_envs=3)),
         ("image", False, dict(n_envs=3, frames=2)),
-        ("dict", False, {}),
-        ("box", False, dict(n_steps=3)),
         ("dict", False, dict(n_steps=3, n_envs=2)),
         ("box", False, dict(optimize_memory_usage=True, handle_timeout_termination=False)),
     ],

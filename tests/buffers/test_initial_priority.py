@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch as th
 
-from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
-from tests.helpers.buffers import add_one, assert_same_state, contents_of, counting_env, fill, filled_buffer, make_buffer
+from sb3_per import PrioritizedHerReplayBuffer
+from tests.helpers.buffers import add_one, assert_same_state, contents_of, counting_env, fill, make_buffer
 
 
 def test_new_transitions_never_have_less_mass_than_updated_ones():
@@ -20,28 +20,7 @@ def test_new_transitions_never_have_less_mass_than_updated_ones():
     assert buffer.max_priority == 40.0 + 1e-6
 
 
-def test_initial_priority_mean_is_the_mean_of_all_masses():
-    buffer = make_buffer(6, n_envs=2, initial_priority="mean")
-    fill([buffer], 4)
-    assert (buffer.priorities[:4] == 1).all()  # an empty buffer has no mean, so these start at 1
-    buffer.update_priorities(np.arange(8), np.arange(8.0))
-    for _ in range(5):
-        held = buffer.priorities[buffer.priorities > 0]
-        add_one(buffer)
-        np.testing.assert_allclose(buffer.priorities[buffer.pos - 1], held.mean(), rtol=1e-12)
-
-
-def test_initial_priority_mean_counts_the_masses_that_were_taken_over():
-    """The buffer was filled with another ``initial_priority``, which counts no masses."""
-    before = filled_buffer()
-    held = before.priorities[before.priorities > 0]
-    buffer = PrioritizedReplayBuffer.from_replay_buffer(before, initial_priority="mean")
-    add_one(buffer)
-    np.testing.assert_allclose(buffer.priorities[buffer.pos - 1], held.mean(), rtol=1e-12)
-
-
-@pytest.mark.parametrize("scheme", ["proportional", "rank", "lap"])
-@pytest.mark.parametrize("n_critics", [None, 2])
+@pytest.mark.parametrize("scheme, n_critics", [("proportional", None), ("rank", 2), ("lap", 2)])
 def test_td_errors_given_to_add_set_priorities_but_not_the_maximum(scheme, n_critics):
     """The priorities equal those of an immediate update, but max_priority does not rise."""
     buffer, reference = (make_buffer(6, n_envs=3, scheme=scheme, initial_priority="td_error") for _ in range(2))
@@ -74,7 +53,6 @@ def test_her_applies_td_errors_at_the_end_of_the_episode():
     "setting, td_errors, value",
     [
         ("max", [1.0, 2.0], "initial_priority='td_error', not 'max'"),
-        ("mean", [1.0, 2.0], "not 'mean'"),
         ("td_error", [1.0, np.nan], "nan"),
         ("td_error", [1.0, 2.0, 3.0], r"\(3,\)"),
     ],
@@ -90,21 +68,3 @@ def test_bad_td_errors_add_nothing(setting, td_errors, value):
     assert_same_state(contents_of(buffer), before)
 
 
-@pytest.mark.parametrize("scheme", ["proportional", "lap"])
-@pytest.mark.filterwarnings("ignore:kappa")
-def test_max_priority_interval_resets_the_maximum(scheme):
-    """After every third update, max_priority is the largest priority in the buffer, and new transitions start with it."""
-    buffer = make_buffer(8, scheme=scheme, max_priority_interval=3, kappa=0.01)
-    fill([buffer], 8)
-    maxima = []
-    for step in range(1, 13):
-        fill([buffer], 1)
-        buffer.update_priorities(buffer.transition_ids[:, 0], np.full(8, 1000.0 / step**2))
-        maxima.append(buffer.max_priority)
-        if step % 3 == 0:
-            assert buffer.max_priority == pytest.approx(1000.0 / step**2, rel=1e-5)
-            fill([buffer], 1)
-            assert (buffer.priorities[buffer.pos - 1] == buffer.priorities.max()).all()
-        else:
-            assert buffer.max_priority == pytest.approx(1000.0 / max(step // 3 * 3, 1) ** 2, rel=1e-5)
-    assert maxima[-1] < maxima[0] / 100

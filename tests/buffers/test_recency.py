@@ -11,19 +11,15 @@ def n_newest(n: int, recency: float, recency_min: int, position: float) -> int:
     return min(max(int(n * recency ** (1000 * position)), recency_min), n)
 
 
-@pytest.mark.parametrize("eta", [0.0, 0.25])
-@pytest.mark.parametrize("scheme", ["proportional", "rank", "uniform"])
-@pytest.mark.parametrize("n_added", [5, 9, 16])
-@pytest.mark.filterwarnings("ignore:uniform_fraction")
-def test_only_the_newest_transitions_are_drawn(n_added, scheme, eta):
+@pytest.mark.parametrize("n_added, scheme", [(5, "proportional"), (9, "rank"), (16, "proportional"), (16, "uniform")])
+def test_only_the_newest_transitions_are_drawn(n_added, scheme):
     """Among the newest transitions, draws follow the masses."""
-    buffer = filled_buffer(n_added=n_added, scheme=scheme, uniform_fraction=eta, recency=0.998, recency_min=3)
+    buffer = filled_buffer(n_added=n_added, scheme=scheme, recency=0.998, recency_min=3)
     everything = drawable_ids(buffer)
     for position in (0.1, 0.5, 1.0):
         ids = everything[-n_newest(len(everything), 0.998, 3, position) :]
-        expected = MANY * probabilities(buffer, ids, 0.0 if scheme in ("uniform",) else eta)
-        buffer.sampler.position = position
-        counts = counts_of(buffer.sample(MANY).indices, ids)
+        expected = MANY * probabilities(buffer, ids)
+        counts = counts_of(buffer.sample(MANY, series_progress=position).indices, ids)
         assert (np.abs(counts - expected) <= 3).all()
 
 
@@ -37,28 +33,27 @@ def test_rounding_never_draws_an_older_transition():
         buffer.update_priorities(ids, 10.0 ** rng.integers(-12, 12, len(ids)))
         position = rng.random()
         n = n_newest(1000, 0.999, 1, position)
-        buffer.sampler.position = position
-        assert buffer.sample(64).indices.min() >= ids[-n]
+        assert buffer.sample(64, series_progress=position).indices.min() >= ids[-n]
 
 
-@pytest.mark.parametrize("eta", [0.0, 0.25])
-@pytest.mark.parametrize("n_added", [1000, 1040], ids=["newest at the end of the ring", "newest across the end of the ring"])
-@pytest.mark.parametrize("alpha, old_error", [(0.6, 1e16), (1.0, 1e280)])
-def test_large_masses_of_old_transitions_do_not_disturb_the_newest(alpha, old_error, n_added, eta):
+@pytest.mark.parametrize(
+    "n_added, alpha, old_error",
+    [(1000, 0.6, 1e16), (1040, 1.0, 1e280)],
+    ids=["newest at the end of the ring", "newest across the end of the ring"],
+)
+def test_large_masses_of_old_transitions_do_not_disturb_the_newest(alpha, old_error, n_added):
     """The newest transitions have equal masses, so they are drawn equally often and get equal weights."""
-    settings = dict(recency=0.99, recency_min=100, uniform_fraction=eta, weight_normalization="none", beta_start=1.0)
-    buffer = make_buffer(1000, alpha=alpha, **settings)
+    buffer = make_buffer(1000, alpha=alpha, recency=0.99, recency_min=100, beta_start=1.0)
     fill([buffer], n_added)
     ids = drawable_ids(buffer)
     buffer.update_priorities(ids, np.where(ids < n_added - 100, old_error, 0.0))
-    buffer.sampler.position = 1.0
-    batch = buffer.sample(10_000)
+    batch = buffer.sample(10_000, series_progress=1.0)
     counts = counts_of(batch.indices, ids[-100:])
     assert counts.min() >= 98 and counts.max() <= 102
     np.testing.assert_allclose(batch.weights, 1.0, rtol=1e-6)
 
 
-def test_sampling_without_a_position_draws_it_at_random():
+def test_a_draw_outside_of_a_series_takes_a_random_place_in_it():
     buffer = make_buffer(1000, recency=0.995, recency_min=1, scheme="uniform")
     fill([buffer], 1000)
     np.random.seed(0)

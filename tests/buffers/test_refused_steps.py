@@ -217,7 +217,7 @@ def test_steps_that_sb3_accepts_are_stored_as_in_sb3(kind, data):
                 np.testing.assert_array_equal(np.asarray(actual[key]), expected[key])
 
 
-@pytest.mark.parametrize("kind", ["plain", "separate, dict, frames", "her, infos without timeouts", "sequences, dict"])
+@pytest.mark.parametrize("kind", ["plain", "separate, dict, frames", "her, infos", "sequences, dict"])
 def test_all_forms_of_a_step_are_stored_alike(kind):
     """Lists, tensors, numbers, tuples and iterators are stored like the equivalent arrays."""
     plain, other = filled(kind), filled(kind)

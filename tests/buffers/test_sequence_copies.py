@@ -7,20 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from sb3_per.buffers.transfer import copy_newest, emptied
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.transfer import copy_newest, emptied
 from tests.helpers.buffers import assert_same_batches, assert_same_state, fill
 from tests.helpers.sequence_reference import SHAPES, SPACES, Reference, make_sequences, played
 
 
-@pytest.mark.parametrize("n_played", [3, 95])
-@pytest.mark.parametrize("how", ["pickle", "deepcopy", "state"])
-@pytest.mark.parametrize("scheme", ["proportional", "rank"])
+@pytest.mark.parametrize(
+    "scheme, how, n_played",
+    [("proportional", "pickle", 95), ("rank", "deepcopy", 95), ("proportional", "deepcopy", 3), ("rank", "state", 95)],
+)
 def test_copies_in_mid_episode_continue_like_the_original(how, n_played, scheme):
     """The copy keeps the same draws, windows and recurrent states while both receive the same steps."""
     buffer = make_sequences(40, 2, n_steps=2, scheme=scheme)
@@ -47,8 +48,7 @@ def test_copies_in_mid_episode_continue_like_the_original(how, n_played, scheme)
     assert_same_batches(*batches)
 
 
-@pytest.mark.parametrize("n_rows", [15, 41, 90])
-@pytest.mark.parametrize("n_played", [12, 95])
+@pytest.mark.parametrize("n_rows, n_played", [(15, 95), (41, 95), (90, 95), (90, 12)])
 def test_resizing_keeps_the_newest_windows(n_rows, n_played):
     """Every window that is kept has the right contents, its own recurrent state and its own mass."""
     buffer = make_sequences(40, 2, n_steps=2)
@@ -57,8 +57,8 @@ def test_resizing_keeps_the_newest_windows(n_rows, n_played):
     if buffer.priorities.any():
         batch = buffer.sample(9)
         buffer.update_priorities(batch.indices, np.random.default_rng(0).normal(size=(4, 9)))
-    other = emptied(buffer, n_rows)
-    copy_newest(other, buffer)
+    other = buffer.empty_twin(n_rows, None)
+    other.copy_newest(buffer, keeps_masses=True)
     masses = dict(zip(buffer.rewards.ravel().tolist(), buffer.priorities.ravel().tolist(), strict=True))
     slots = np.flatnonzero(other.priorities)
     for slot in slots:
@@ -71,8 +71,7 @@ def test_resizing_keeps_the_newest_windows(n_rows, n_played):
     reference.check(other)
 
 
-@pytest.mark.parametrize("n_played", [14, 70])
-@pytest.mark.parametrize("source", ["stock", "prioritized"])
+@pytest.mark.parametrize("source, n_played", [("stock", 70), ("prioritized", 14)])
 def test_transitions_become_windows(source, n_played):
     """Episode borders come from the dones, and recurrent states are zero."""
     cls: Any = ReplayBuffer if source == "stock" else PrioritizedReplayBuffer

@@ -227,9 +227,7 @@ def test_states_are_stored_once_per_period():
     assert not any(array.size for array in make_sequences(100, store_state=False).states.arrays)
 
 
-@pytest.mark.parametrize(
-    "obs_space, normalize", [("image", True), ("discrete", False), ("dict", True)]
-)
+@pytest.mark.parametrize("obs_space, normalize", [("image", True), ("discrete", False), ("dict", True)])
 def test_windows_contain_the_observations_of_single_transitions(obs_space, normalize):
     """Time is the first axis, padding stays 0 after normalization, and values equal those of single transitions."""
     space, action_space = OBSERVATION_SPACES[obs_space], spaces.Discrete(3)

@@ -1,6 +1,7 @@
 """Settings of a buffer: signatures, and warnings about settings that have no effect."""
 
 import inspect
+import re
 import warnings
 from typing import Any
 
@@ -21,7 +22,7 @@ from sb3_per import (
     RankBased,
     Uniform,
 )
-from sb3_per.buffers.settings import PrioritySettings, ignored
+from sb3_per.buffers.settings import PrioritySettings
 from tests.helpers.buffers import make_buffer
 
 BUFFERS = (
@@ -41,7 +42,6 @@ WITHOUT_EFFECT = {
     "beta_start": (0.5, {"lap", "pal", "uniform"}),
     "beta_end": (0.9, {"lap", "pal", "uniform"}),
     "beta_anneal_steps": (10, {"lap", "pal", "uniform"}),
-    "uniform_fraction": (0.2, {"pal", "uniform"}),
 }
 
 
@@ -64,15 +64,13 @@ def test_settings_without_effect_warn(scheme):
         assert ignored_setting_warnings(lambda name=name, default=default: make_buffer(scheme=scheme, **{name: default})) == []
     settings = {name: value for name, (value, _) in WITHOUT_EFFECT.items()}
     said = ignored_setting_warnings(lambda: make_buffer(scheme=scheme, **settings))
-    assert {text.partition("=")[0] for text in said} == {name for name in settings if ignored(scheme, name)}
+    assert {text.partition("=")[0] for text in said} == {name for name, (_, idle) in WITHOUT_EFFECT.items() if scheme in idle}
 
 
 @pytest.mark.parametrize("scheme", [Proportional(0.5), RankBased(), LAP(kappa=0.3), PAL(), Uniform()], ids=repr)
 def test_settings_without_effect_with_a_scheme_object_warn(scheme):
-    for name in ("beta_start", "uniform_fraction"):
-        is_used = not scheme.draws_uniformly if name == "uniform_fraction" else scheme.importance_sampling
-        said = ignored_setting_warnings(lambda name=name: make_buffer(scheme=scheme, **{name: WITHOUT_EFFECT[name][0]}))
-        assert len(said) == (not is_used)
+    said = ignored_setting_warnings(lambda: make_buffer(scheme=scheme, beta_start=0.5))
+    assert len(said) == (not scheme.importance_sampling)
 
 
 def test_recency_min_without_recency_warns():
@@ -81,15 +79,18 @@ def test_recency_min_without_recency_warns():
 
 
 @pytest.mark.parametrize("cls", BUFFERS)
-def test_signature_shows_all_settings(cls):
-    """SB3's arguments come first, in their order and with their defaults; then come the settings, all with types."""
+def test_arguments_of_sb3_come_first(cls):
+    """SB3's arguments come first, in their order and with their defaults."""
     shown = inspect.signature(cls).parameters
     stock = next(c for c in cls.__mro__ if c.__module__.startswith("stable_baselines3"))
     arguments = inspect.signature(stock).parameters
     assert list(shown)[: len(arguments)] == list(arguments)
     assert all((shown[name].default, shown[name].kind) == (p.default, p.kind) for name, p in arguments.items())
-    assert set(PrioritySettings.names()) <= set(shown)
-    assert all(p.annotation is not p.empty and p.kind is not p.VAR_KEYWORD for p in shown.values())
+    assert all(p.annotation is not p.empty for p in shown.values())
+
+
+def test_the_documentation_of_the_buffer_names_all_settings():
+    assert set(PrioritySettings.names()) <= set(re.findall(r"``(\w+)``", PrioritizedReplayBuffer.__doc__))
 
 
 def test_a_user_defined_buffer_keeps_its_extra_arguments():

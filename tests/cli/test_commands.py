@@ -177,7 +177,6 @@ def test_doctor_finds_parameters_that_are_not_finite(monkeypatch):
         doctor.check_learning()
 
 
-@pytest.mark.filterwarnings("ignore:10 batches were drawn")
 def test_doctor_finds_a_buffer_that_ignores_priorities(monkeypatch):
     monkeypatch.setattr(sb3_per.PrioritizedReplayBuffer, "update_priorities", lambda self, ids, errors: 0)
     with pytest.raises(AssertionError, match="was drawn"):

@@ -52,7 +52,7 @@ def closing():
     envs: list[Any] = []
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        envs.append(make_actors(*args, **{"chunk": 5, **kwargs}))
+        envs.append(make_actors(*args, **{"chunk": 5, "timeout": 600.0, **kwargs}))  # Ray may start slowly
         return envs[-1]
 
     yield make

@@ -1,4 +1,4 @@
-"""Recurrent agents: environments, records of their states, and references."""
+"""Environments, buffers and references for recurrent agents."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,9 +9,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from sb3_per import (
-    PrioritizedSequenceReplayBuffer,
-)
+from sb3_per import PrioritizedSequenceReplayBuffer
 from sb3_per.algorithms.recurrent.networks import transitions_in
 from sb3_per.storage.nested import tree_map
 
@@ -96,15 +94,16 @@ def learn_with_seams(model: Any, is_continuous: bool = False) -> None:
 
 
 def transitions_of(model: Any, batch: Any) -> Any:
-    """As a gradient step has them."""
+    """Select the single steps of windows, as an update has them."""
     acting = model.policy.memories[0]
     return transitions_in(batch, {acting: acting.unroll_memory(batch)})
 
 
-def value_loss(model: Any, batch: Any) -> tuple[th.Tensor, th.Tensor]:
-    """Loss of windows, and the TD errors in them."""
+def critic_loss(model: Any, batch: Any) -> tuple[th.Tensor, th.Tensor]:
+    """Compute the weighted loss of windows, and the TD errors in them."""
     transitions = transitions_of(model, batch)
-    loss, td_errors = model._value_loss(transitions)
+    losses, td_errors = model._critic_losses(transitions)
+    loss = model.replay_buffer.scheme.loss(losses, td_errors, transitions.weights)
     return loss, transitions.observations.laid_out(td_errors)
 
 

@@ -29,8 +29,6 @@ from tests.helpers.messages import caught_user_warnings, no_user_warnings
 from tests.helpers.project import ROOT
 from tests.helpers.saved import KINDS, Player, digest, files_in_manifests, make, names_of, watch_disk
 
-pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
-
 
 def load(kind: str, path: Path) -> Any:
     """Load a buffer. A warning is an error, because these tests damage no file."""

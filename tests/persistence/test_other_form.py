@@ -14,8 +14,6 @@ from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_
 from tests.helpers.messages import no_user_warnings
 from tests.helpers.saved import Player, assert_same, assert_same_newest_steps, column, make, snapshot
 
-pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
-
 
 @pytest.mark.parametrize(
     "kind, n_rows, steps_per_save",

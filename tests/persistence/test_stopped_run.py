@@ -38,12 +38,12 @@ def parameters(model: Any) -> list[np.ndarray]:
 
 RUNS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "SAC": (PERSAC, "Pendulum-v1", {}),
-    "SAC, rank, weighted actor": (
+    "SAC, rank, uniform actor": (
         PERSAC,
         "Pendulum-v1",
-        dict(replay_buffer_kwargs=dict(scheme="rank", actor_batch="weighted")),
+        dict(replay_buffer_kwargs=dict(scheme="rank", actor_batch="uniform")),
     ),
-    "TD3, LAP": (PERTD3, "Pendulum-v1", dict(replay_buffer_kwargs=dict(scheme="lap", max_priority_interval=7))),
+    "TD3, LAP": (PERTD3, "Pendulum-v1", dict(replay_buffer_kwargs=dict(scheme="lap"))),
     "TQC, 3 steps, recency": (PERTQC, "Pendulum-v1", dict(n_steps=3, replay_buffer_kwargs=dict(recency=0.99))),
     "DQN, beta by number of draws": (PERDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(beta_anneal_steps=300))),
     "DQN, optimize_memory_usage": (
@@ -51,12 +51,12 @@ RUNS: dict[str, tuple[Any, str, dict[str, Any]]] = {
         "CartPole-v1",
         dict(optimize_memory_usage=True, replay_buffer_kwargs=dict(handle_timeout_termination=False, unique=True)),
     ),
-    "QRDQN, initial priority mean": (PERQRDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(initial_priority="mean"))),
+    "QRDQN": (PERQRDQN, "CartPole-v1", {}),
     "DQN, HER": (PERDQN, "bits", dict(replay_buffer_class=PrioritizedHerReplayBuffer)),
 }
 
 # Runs that have nothing of their own in the files.
-OTHERS = ("SAC", "TQC, 3 steps, recency", "QRDQN, initial priority mean", "SAC, rank, weighted actor")
+OTHERS = ("SAC", "TQC, 3 steps, recency", "QRDQN", "SAC, rank, uniform actor")
 
 
 @pytest.mark.filterwarnings("ignore:The newest episodes of the replay buffer have no end")

@@ -69,6 +69,7 @@ def test_kernels_work_in_forked_and_spawned_workers():
             assert pool.map(_draw_in_a_worker, range(2)) == expected
 
 
+@pytest.mark.filterwarnings("ignore:Inspection disabled for cached code")  # numba shows it nevertheless
 def test_prefetch_changes_nothing_and_never_fails():
     """Indices may be far outside of the array."""
 

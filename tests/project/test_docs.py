@@ -16,8 +16,7 @@ from stable_baselines3 import SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_per import PERSAC
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per import PERSAC, PrioritizedOffPolicyMixin
 from sb3_per.cli.convert import main as convert
 from tests.helpers import newcomer
 from tests.helpers.pages import PAGES, check_make, name_of, pages
@@ -92,6 +91,8 @@ def alone(page):
         yield
 
 
+# Minari asks for names of authors, and a page may register an environment that another test has registered.
+@pytest.mark.filterwarnings("ignore::UserWarning:minari", "ignore:.*Overriding environment")
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=pytest.mark.slow) if name_of(page) in SLOW else page for page in WITH_BLOCKS],

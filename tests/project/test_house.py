@@ -25,9 +25,18 @@ def is_module(name: str) -> bool:
     return name in FILES or f"{name}.__init__" in FILES
 
 
+def imported_at_runtime(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk over all nodes but those that only type checkers read."""
+    for node in ast.iter_child_nodes(tree):
+        is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if not is_for_types:
+            yield node
+            yield from imported_at_runtime(node)
+
+
 def imports_of(name: str) -> Iterator[str]:
     """Modules of the package that a module imports, at its top or in a function."""
-    for node in ast.walk(TREES[name]):
+    for node in imported_at_runtime(TREES[name]):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             parts = [f"{node.module}.{alias.name}" for alias in node.names]
             found = [part if is_module(part) else node.module for part in parts]
@@ -113,6 +122,8 @@ def loaded_by(name: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            todo += node.orelse
         elif isinstance(node, ast.Try):
             todo += [*node.handlers, *node.orelse, *node.finalbody]  # what is tried may be missing
         elif not isinstance(node, ast.FunctionDef | ast.Lambda):

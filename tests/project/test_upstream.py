@@ -38,7 +38,7 @@ KNOWN = {
     # SB3 has no n-step returns for Dict observations; here they work.
     "test_n_steps_with_dict_obs",
     # One seed, 1,500 steps and a success rate above 0.9, which stock DQN reaches with 8 of 20 seeds, and the defaults with 3:
-    # "DQN @ 1" and "defaults @ 1" of docs/evidence/bits-rates.csv
+    # "DQN @ 1" and "defaults @ 1" of study/data/bits-rates.csv
     "test_performance_her",
 }
 

@@ -5,12 +5,14 @@ import sys
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from stable_baselines3.common.logger import Logger
 
-from tests.helpers.buffers import fill
-from tests.helpers.sbx_models import BATCH_SIZE, leaves, make, shared
+from sb3_per.sbx.batches import Logged, of_torch, stacked
+from tests.sbx.models import BATCH_SIZE, leaves, make, shared
+from tests.utils import fill
 
 COMPILATIONS: list[str] = []
 
@@ -61,23 +63,20 @@ def test_schedules_and_resets_compile_nothing_again():
     assert [leaf.shape for leaf in leaves(model)] == [leaf.shape for leaf in before]
 
 
-def test_data_travel_once_each_way(monkeypatch):
-    model, calls, results = shared("td3"), [], []
-    compiled = type(model)._compiled_updates
-
-    def recorded(*args: Any) -> Any:
-        calls.append(args)
-        results.append(compiled(*args))
-        return results[-1]
-
-    monkeypatch.setattr(model, "_compiled_updates", recorded, raising=False)
-    model.train(4, BATCH_SIZE)
-    (to_device,), ((_, _, from_device),) = calls, results
-    assert len(jax.tree.leaves(from_device)) == 1
-    sent = [leaf for leaf in jax.tree.leaves(to_device) if isinstance(leaf, np.ndarray)]
-    assert {leaf.dtype for leaf in sent} <= {np.dtype(np.float32), np.dtype(np.int32)}
-    # Observations, actions, next observations; rewards, ends, discounts and weights together; numbers; counts.
-    assert len(sent) == 6
+def test_data_travel_in_few_arrays():
+    """Each array takes a transfer: one for rewards, ends, discounts and weights, and one back for all that is logged."""
+    model = shared("td3")
+    batch = model.replay_buffer.sample(BATCH_SIZE)
+    arrays = jax.tree.leaves(stacked([of_torch(batch, 0.99, model.observation_space, True)] * 3, 4))
+    assert [array.shape[0] for array in arrays] == [4] * 5
+    assert {array.dtype for array in arrays} == {np.dtype(np.float32), np.dtype(bool)}
+    metrics = {"loss": np.float32(2.0), "mean": np.float32(3.0)}
+    logged = Logged.pack(jnp.ones((BATCH_SIZE, 2)), metrics, {"of actor": np.float32(4.0)})
+    (row,) = jax.tree.leaves(logged)
+    for updates_actor in (False, True):
+        td_errors, found = logged.unpack(np.asarray(row), updates_actor)
+        assert td_errors.shape == (BATCH_SIZE, 2) and (td_errors == 1).all()
+        assert found == (metrics | {"of actor": 4.0} if updates_actor else metrics)
 
 
 def test_importing_the_package_loads_neither_jax_nor_sbx():

@@ -16,10 +16,9 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 import sb3_per
 from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.distributed import make_actors
-from tests.helpers.buffers import CountingEnv, fill
-from tests.helpers.demonstrations import Records
-from tests.helpers.project import ROOT
-from tests.helpers.sbx_models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
+from tests.helpers.algorithms import Records, recorded
+from tests.sbx.models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
+from tests.utils import ROOT, CountingEnv, fill
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -44,12 +43,10 @@ def test_draws_are_those_of_sb3_per():
     model = shared("td3")
     other = sb3_per.PERTD3("MlpPolicy", "Pendulum-v1", buffer_size=80, policy_kwargs=dict(net_arch=[4]))
     fill([other.replay_buffer], 60)
-    batches: list[Any] = []
-    draw = model._draw
-    model._draw = lambda *args: (batches.append(draw(*args)), batches[-1])[1]
+    batches = recorded(model.replay_buffer)
     np.random.seed(3)
     model.train(3, BATCH_SIZE)
-    del model._draw
+    del model.replay_buffer.sample
     np.random.seed(3)
     first = model.replay_buffer.transition_ids.max() - other.replay_buffer.transition_ids.max()
     for batch in batches:
@@ -64,7 +61,6 @@ def test_draws_are_those_of_sb3_per():
 @pytest.mark.parametrize(
     ("name", "kwargs", "named"),
     [
-        ("td3", dict(replay_buffer_kwargs=dict(actor_batch="weighted")), "actor_batch='weighted'"),
         ("dqn", dict(replay_buffer_kwargs=dict(actor_batch="uniform")), "it has no actor"),
         ("dqn", dict(replay_buffer_class=PrioritizedSequenceReplayBuffer), "not recurrent"),
         pytest.param("tqc", dict(replay_buffer_kwargs=dict(scheme="lap")), "regresses quantiles", marks=pytest.mark.slow),

@@ -22,7 +22,7 @@ from tests.helpers.zoo import env_of, error_of, loaded, saved_buffer, settings
 
 matplotlib.use("Agg")
 
-QUICK = ("per_dqn", "per_crossq", "per_sac_lstm")
+QUICK = ("per_dqn", "per_sac_lstm")
 
 
 @pytest.mark.parametrize("algo", [a if a in QUICK else pytest.param(a, marks=pytest.mark.slow) for a in ALGORITHMS])

@@ -6,8 +6,8 @@ import numpy as np
 import torch as th
 from stable_baselines3 import DQN
 
-from sb3_per.algorithms.constructors import with_defaults
-from sb3_per.algorithms.dqn import DeepQMixin
+from sb3_per.algorithms.arguments import with_defaults
+from sb3_per.algorithms.dqn import PERDQN
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.algorithms.recurrent.networks import Memory
 from sb3_per.algorithms.recurrent.q_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
@@ -30,7 +30,7 @@ R2D2: dict[str, Any] = dict(
 )
 
 
-class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
+class PERRecurrentDQN(RecurrentMixin, PERDQN):
     """
     Deep Q-Network (DQN) with an LSTM and prioritized replay of sequences: R2D2 (Kapturowski et al. 2019, "Recurrent Experience
     Replay in Distributed Reinforcement Learning").
@@ -58,7 +58,7 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
     """
 
     policy_aliases: ClassVar[dict[str, Any]] = {p.__name__: p for p in (MlpLstmPolicy, CnnLstmPolicy, MultiInputLstmPolicy)}
-    defaults: ClassVar[dict[str, Any]] = dict(n_steps=5, batch_size=32, train_freq=64)
+    changed_defaults: ClassVar[dict[str, Any]] = dict(n_steps=5, batch_size=32, train_freq=64)
 
     def __init__(
         self,
@@ -71,9 +71,8 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
     ):
         self.sequence_length = sequence_length
         self.burn_in = burn_in
-        self.double_q = double_q
         self.value_rescaling = value_rescaling
-        super().__init__(*args, **with_defaults(DQN, args, kwargs, self.defaults))
+        super().__init__(**with_defaults(DQN, args, kwargs, self.changed_defaults), double_q=double_q)
 
     def predict(
         self, observation: Any, state: Memory = None, episode_start: np.ndarray | None = None, deterministic: bool = False
@@ -94,7 +93,7 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
             actions[explores] = [self.action_space.sample() for _ in range(np.count_nonzero(explores))]
         return actions, state
 
-    def _td_target(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
+    def _target(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
         if not self.value_rescaling:
-            return super()._td_target(batch, next_values)
-        return rescale(super()._td_target(batch, unscale(next_values)))
+            return super()._target(batch, next_values)
+        return rescale(super()._target(batch, unscale(next_values)))

@@ -4,8 +4,6 @@ Act and learn with recurrent states.
 Acting carries the states from step to step and stores each step with the states before it. Learning unrolls windows.
 """
 
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,21 +11,18 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.noise import ActionNoise
 
-from sb3_per.algorithms.base import GradientStep, PrioritizedOffPolicyMixin
 from sb3_per.algorithms.recurrent.networks import Memory, WindowSteps, at_starts, transitions_in, zero_states
+from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 
 
 class RecurrentMixin(PrioritizedOffPolicyMixin):
     """
-    Prioritized replay of sequences for an off-policy algorithm of SB3. Its policy has ``state_shapes`` and a ``predict`` with
-    states.
+    Prioritized replay of sequences, left of a prioritized algorithm: ``class PERRecurrentSAC(RecurrentMixin, PERSAC)``. The
+    policy has ``state_shapes`` and a ``predict`` with states.
 
     :raises ValueError: for an argument that contradicts ``replay_buffer_kwargs``
     """
-
-    # The dictionary must not contradict arguments of this class, even if they are defaults.
-    buffer_arguments = PrioritizedOffPolicyMixin.buffer_arguments | dict.fromkeys(("sequence_length", "burn_in"))
 
     sequence_length: int
     burn_in: int
@@ -39,7 +34,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     # Number of learned steps, over all updates.
     _n_learned = 0
 
-    # States before the next observation; None before the first step.
+    # States before `_last_obs`; None before the first step.
     _memory: Memory = None
 
     # ---- acting
@@ -61,7 +56,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
             memory = zero_states(self.policy.state_shapes, n_envs)
         self._memory = at_starts(memory, self._last_episode_starts)
         actions, self._next_memory = self.predict(self._last_obs, self._memory, deterministic=False)
-        if self.num_timesteps < learning_starts and not (self.use_sde and self.use_sde_at_warmup):
+        is_warmup = self.num_timesteps < learning_starts
+        if is_warmup and not (self.use_sde and self.use_sde_at_warmup):
             actions = np.array([self.action_space.sample() for _ in range(n_envs)])
         if not isinstance(self.action_space, spaces.Box):
             return actions, actions
@@ -74,9 +70,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         self, replay_buffer: Any, buffer_action: np.ndarray, new_obs: Any, reward: np.ndarray, dones: np.ndarray, infos: Any
     ) -> None:
         """Store a step as SB3 does, with the states before it and the starts of episodes."""
-        add = partial(replay_buffer.add, episode_starts=self._last_episode_starts, states=self._memory)
-        buffer: Any = SimpleNamespace(add=add)
-        super()._store_transition(buffer, buffer_action, new_obs, reward, dones, infos)
+        buffer_with_states: Any = _WithStates(replay_buffer, self._last_episode_starts, self._memory)
+        super()._store_transition(buffer_with_states, buffer_action, new_obs, reward, dones, infos)
         self._memory = self._next_memory
         self._last_episode_starts = np.array(dones, dtype=bool)
 
@@ -84,8 +79,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
         """
-        See :meth:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin.train`. Until the first window is complete, e.g. in a run
-        that continues without its buffer, nothing is updated.
+        See :meth:`~sb3_per.algorithms.torch_loop.PrioritizedOffPolicyMixin.train`. Until the first window is complete, e.g. in
+        a run that continues without its buffer, nothing is updated.
 
         :param gradient_steps: number of updates
         :param batch_size: number of windows of an update; ``None``: the ``batch_size`` of the constructor
@@ -94,14 +89,14 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         # An empty buffer, or one that is too small for any window, is an error of `sample`.
         is_filling = buffer.size() > 0 and not buffer.full
         with buffer.lock:
-            has_window = buffer.sampler.can_draw()
+            has_window = buffer.experience.can_draw()
         if is_filling and not has_window:
             return
         super().train(gradient_steps, batch_size)
 
     def td_errors(self, batch: Any) -> th.Tensor:
         """
-        See :meth:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin.td_errors`.
+        See :meth:`~sb3_per.algorithms.torch_loop.PrioritizedOffPolicyMixin.td_errors`.
 
         :param batch: windows
         :return: TD errors without gradient, shape (sequence_length, batch_size, n_critics), 0 in the padding
@@ -110,9 +105,9 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         steps: WindowSteps = transitions.observations
         return steps.laid_out(super().td_errors(transitions))
 
-    def _gradient_step(self, batch: Any, gradient_step: int) -> GradientStep:
+    def _update(self, batch: Any, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         """
-        Make the gradient step of the algorithm without an LSTM, from the steps of windows.
+        Update all networks once, as the algorithm without an LSTM does, from the single steps of windows.
 
         :param batch: windows
         :param gradient_step: number of this step
@@ -123,20 +118,46 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         # The network that acts stays the same until its own loss is computed, so unroll it once for all its uses.
         acting = self.policy.memories[0]
         transitions = transitions_in(batch, {acting: acting.unroll_memory(batch)})
-        td_errors, metrics = super()._gradient_step(transitions, gradient_step)
+        td_errors, metrics = super()._update(transitions, gradient_step)
         self._n_learned += len(transitions.indices)
-        return transitions.observations.laid_out(td_errors.detach()), {
-            **metrics,
-            "per/valid_fraction": batch.mask.float().mean(),
-            "per/replay_ratio": th.tensor(self._n_learned / max(self.num_timesteps, 1)),
-        }
+        metrics["per/valid_fraction"] = batch.mask.float().mean()
+        metrics["per/replay_ratio"] = th.tensor(self._n_learned / max(self.num_timesteps, 1))
+        return transitions.observations.laid_out(td_errors.detach()), metrics
 
     # ---- the buffer
 
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
-        is_dict = isinstance(self.observation_space, spaces.Dict)
-        return PrioritizedDictSequenceReplayBuffer if is_dict else PrioritizedSequenceReplayBuffer
+        if isinstance(self.observation_space, spaces.Dict):
+            return PrioritizedDictSequenceReplayBuffer
+        return PrioritizedSequenceReplayBuffer
 
-    def _buffer_kwargs(self) -> dict[str, Any]:
-        # The buffer is made before the policy.
-        return {**super()._buffer_kwargs(), "state_shapes": self.policy_class.state_shapes_of(**self.policy_kwargs)}
+    def _buffer_settings(self) -> dict[str, Any]:
+        settings = super()._buffer_settings()
+        for name in ("sequence_length", "burn_in"):
+            given = getattr(self, name)
+            if settings.setdefault(name, given) != given:
+                raise ValueError(
+                    f"{name}={given} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}: give {name} to "
+                    f"{type(self).__name__} alone"
+                )
+        settings["state_shapes"] = self.policy_class.state_shapes_of(**self.policy_kwargs)  # the policy is made later
+        return settings
+
+
+class _WithStates:
+    """
+    Stand for the buffer in SB3's ``_store_transition``, and add what SB3 does not know.
+
+    :param buffer: buffer that stores the step
+    :param episode_starts: whether an episode starts there, bool array of shape (n_envs,)
+    :param states: recurrent states before the step
+    """
+
+    def __init__(self, buffer: Any, episode_starts: np.ndarray | None, states: Memory):
+        self.buffer = buffer
+        self.episode_starts = episode_starts
+        self.states = states
+
+    def add(self, *step: Any) -> None:
+        """Store a step, given as to SB3's buffers."""
+        self.buffer.add(*step, episode_starts=self.episode_starts, states=self.states)

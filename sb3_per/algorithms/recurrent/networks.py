@@ -28,11 +28,13 @@ class WindowSteps(NamedTuple):
     :param windows: batch of windows
     :param places: positions of the steps in the flattened windows, int64 of shape (n,)
     :param unrolled: results of :meth:`RecurrentNetwork.unroll_memory` that are already known, by network
+    :param without_gradient: network whose LSTM needs no gradient; ``None``: all need one
     """
 
     windows: SequenceReplayBufferSamples
     places: th.Tensor
     unrolled: "dict[RecurrentNetwork, th.Tensor]"
+    without_gradient: "RecurrentNetwork | None" = None
 
     def laid_out(self, values: th.Tensor) -> th.Tensor:
         """
@@ -107,7 +109,9 @@ class RecurrentNetwork(BaseModel):
         steps: WindowSteps = obs
         outputs = steps.unrolled.get(self)
         if outputs is None:
-            outputs = self.unroll_memory(steps.windows)
+            needs_gradient = steps.without_gradient is not self
+            with th.set_grad_enabled(th.is_grad_enabled() and needs_gradient):
+                outputs = self.unroll_memory(steps.windows)
         return outputs.flatten(0, 1).index_select(0, steps.places)
 
     def _features_of(self, observations: Any) -> th.Tensor:

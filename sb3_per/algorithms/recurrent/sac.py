@@ -7,10 +7,11 @@ from stable_baselines3 import SAC
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
-from sb3_per.algorithms.constructors import with_defaults
+from sb3_per.algorithms.arguments import with_defaults
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.algorithms.recurrent.sac_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.sac import PERSAC
+from sb3_per.buffers import PrioritizedReplayBufferSamples
 from sb3_per.utils.checks import AT_LEAST_0, Allowed, require
 
 
@@ -45,7 +46,7 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
     """
 
     policy_aliases: ClassVar[dict[str, Any]] = {p.__name__: p for p in (MlpLstmPolicy, CnnLstmPolicy, MultiInputLstmPolicy)}
-    defaults: ClassVar[dict[str, Any]] = dict(batch_size=32, train_freq=4)
+    changed_defaults: ClassVar[dict[str, Any]] = dict(batch_size=32, train_freq=4)
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
         self.sequence_length = sequence_length
         self.burn_in = burn_in
         self.lstm_learning_rate = lstm_learning_rate
-        super().__init__(*args, **with_defaults(SAC, args, kwargs, self.defaults))
+        super().__init__(**with_defaults(SAC, args, kwargs, self.changed_defaults))
 
     def _update_learning_rate(self, optimizers: list[th.optim.Optimizer] | th.optim.Optimizer) -> None:
         super()._update_learning_rate(optimizers)
@@ -68,7 +69,6 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
             for network in (self.actor, self.critic):
                 network.optimizer.param_groups[1]["lr"] = rate
 
-    def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
-        with th.no_grad():  # only the actor learns here, and the LSTM of the critics does not depend on its actions
-            inputs = self.critic.extract_features(observations)
-        return super()._policy_value(inputs, actions)
+    def _actor_observations(self, batch: PrioritizedReplayBufferSamples) -> Any:
+        # Only the actor learns from them, and the LSTM of the critics does not depend on its actions.
+        return super()._actor_observations(batch)._replace(without_gradient=self.critic)

@@ -1,4 +1,4 @@
-"""Show and check the arguments of the constructors of the prioritized algorithms."""
+"""Show and check what a user gives to the class of an algorithm: arguments, order of the bases, own methods."""
 
 import difflib
 import inspect
@@ -44,7 +44,7 @@ def show_arguments(cls: type, changed_defaults: dict[str, Any]) -> None:
 
 def with_defaults(stock: type, args: tuple[Any, ...], kwargs: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """
-    Add defaults that differ from the stock constructor's to the keyword arguments of a call.
+    Name all arguments of a call, and add defaults that differ from the stock constructor's.
 
     :param stock: class of the stock algorithm
     :param args: positional arguments of the call
@@ -52,16 +52,16 @@ def with_defaults(stock: type, args: tuple[Any, ...], kwargs: dict[str, Any], de
     :param defaults: defaults by name
     :return: keyword arguments, with the defaults of all that the call does not give
     """
-    positional = inspect.signature(stock).bind_partial(*args).arguments
-    return {**{name: default for name, default in defaults.items() if name not in positional}, **kwargs}
+    given = inspect.signature(stock).bind_partial(*args).arguments
+    return {**defaults, **given, **kwargs}
 
 
-def require_order(cls: type, mixin: type) -> None:
+def check_order(cls: type, mixin: type) -> None:
     """
     Check the order of the bases.
 
     :param cls: class of an algorithm
-    :param mixin: class that must stand left of the stock algorithm, or a parent of it
+    :param mixin: class of this package that must stand left of the stock algorithm, or a parent of it
     :raises TypeError: if the stock algorithm stands left, so that its own ``train`` would run
     """
     if super(mixin, cls).train is OffPolicyAlgorithm.train:  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def require_order(cls: type, mixin: type) -> None:
         )
 
 
-def require_arguments(cls: type, keywords: dict[str, Any]) -> None:
+def check_arguments(cls: type, keywords: dict[str, Any]) -> None:
     """
     Check the names of keyword arguments.
 
@@ -80,14 +80,25 @@ def require_arguments(cls: type, keywords: dict[str, Any]) -> None:
     :param keywords: keyword arguments of its constructor
     :raises TypeError: for an unknown keyword; the message names the argument or setting that was probably meant
     """
-    # `show_arguments` has set the signature of the class.
+    # This holds because `show_arguments` has given our own constructors, too, a signature with all names.
     parameters = inspect.signature(cls).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     unknown = [name for name in keywords if name not in parameters]
     if unknown:
-        hints = "; ".join(f"{name!r}{_meant(cls, name, keywords[name], list(parameters))}" for name in unknown)
-        raise TypeError(f"{cls.__name__} has no argument {hints}")
+        hints = [f"{name!r}{_meant(cls, name, keywords[name], list(parameters))}" for name in unknown]
+        raise TypeError(f"{cls.__name__} has no argument {'; '.join(hints)}")
+
+
+def own_train(cls: type) -> str | None:
+    """
+    Name a ``train`` that a user wrote, which may forget the priorities.
+
+    :param cls: class of an algorithm
+    :return: class and method; ``None`` if the method is of this package
+    """
+    owner = next(base for base in cls.__mro__ if "train" in vars(base))
+    return None if owner.__module__.startswith("sb3_per.") else f"{owner.__name__}.train()"
 
 
 def _constructors(cls: type) -> Iterator[Any]:
@@ -103,10 +114,14 @@ def _is_ours(init: Any) -> bool:
 
 
 def _meant(cls: type, name: str, value: Any, known: list[str]) -> str:
+    """Say what an unknown argument probably means: another argument, or a setting of the buffer."""
     settings = [setting for setting in PrioritySettings.names() if setting not in known]
     target = OTHER_NAMES.get(name, name)
-    text = "" if target in settings else hint(name, known)
+    if target not in settings:
+        text = hint(name, known)
+        if text:
+            return text
     nearest = difflib.get_close_matches(target, settings, n=1)
-    if text or not nearest:
-        return text
+    if not nearest:
+        return ""
     return f": did you mean {cls.__name__}(..., replay_buffer_kwargs=dict({nearest[0]}={value!r}))?"

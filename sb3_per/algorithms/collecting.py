@@ -1,0 +1,65 @@
+"""Environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
+
+from abc import abstractmethod
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.type_aliases import RolloutReturn
+from stable_baselines3.common.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from sb3_per.algorithms.base import PrioritizedAlgorithm
+
+
+class CollectingVecEnv(VecEnv):
+    """Environments that collect transitions themselves while an algorithm of this package learns with them."""
+
+    @abstractmethod
+    def check_supported(self, model: "PrioritizedAlgorithm") -> None:
+        """
+        Refuse algorithms and settings that these environments do not support.
+
+        :param model: algorithm that is to learn
+        :raises NotImplementedError: for a combination that is not supported
+        """
+
+    @abstractmethod
+    def acting_for(self, model: "PrioritizedAlgorithm") -> AbstractContextManager[None]:
+        """
+        Collect for an algorithm while it learns.
+
+        :param model: algorithm that learns
+        :return: context of its ``learn``
+        """
+
+    @abstractmethod
+    def acts_for(self, model: "PrioritizedAlgorithm") -> bool:
+        """
+        Tell whether an algorithm learns in the context of :meth:`acting_for` now.
+
+        :param model: algorithm that asks
+        :return: ``False``: the algorithm steps these environments as any others
+        """
+
+    @abstractmethod
+    def collect(self, callback: BaseCallback, log_interval: int | None) -> RolloutReturn:
+        """
+        Take transitions in place of SB3's ``collect_rollouts``, whose other arguments are attributes of the algorithm.
+
+        :param callback: the user's callback
+        :param log_interval: episodes from one line of the log to the next
+        :return: see SB3
+        """
+
+
+def collecting_env_in(env: VecEnv | None) -> CollectingVecEnv | None:
+    """
+    Find the environments in any wrappers that collect themselves.
+
+    :param env: environments of a model
+    :return: the innermost ones; ``None`` if the algorithm collects
+    """
+    if env is not None and isinstance(env.unwrapped, CollectingVecEnv):
+        return env.unwrapped
+    return None

@@ -1,0 +1,119 @@
+"""
+The training loop for networks in PyTorch.
+
+Write the mixin left of the stock algorithm: ``class PERSAC(PrioritizedOffPolicyMixin, SAC)``. The algorithm implements
+``_optimizers``, ``_critic_losses`` and ``_update``.
+"""
+
+from typing import Any
+
+import torch as th
+
+from sb3_per.algorithms.base import PrioritizedAlgorithm
+from sb3_per.algorithms.metrics import MeanMetrics
+from sb3_per.algorithms.updates import use_fast_steps
+from sb3_per.buffers import PrioritizedReplayBufferSamples
+
+
+class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
+    """
+    Prioritized experience replay for an off-policy algorithm of SB3 or sb3-contrib.
+
+    The constructor is the stock algorithm's. ``replay_buffer_class=None`` picks the prioritized buffer that fits the
+    observation space, and a buffer class of SB3 is replaced by its prioritized counterpart. ``replay_buffer_kwargs``
+    configures the buffer, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`; ``n_steps`` and ``gamma`` reach it too.
+
+    :raises TypeError: for an unknown keyword, or if the stock algorithm stands left of this class
+    :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` or ``gamma`` that
+        contradicts the one in ``replay_buffer_kwargs``
+    """
+
+    # ---- methods that an algorithm implements
+
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        """List the optimizers of the stock algorithm, whose learning rate follows the schedule."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must implement _optimizers(), which lists the optimizers whose learning rate follows the "
+            "schedule, e.g. [self.policy.optimizer]"
+        )
+
+    def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+        """
+        Compute the losses of the critics. Only random generators and statistics of batch normalization change.
+
+        :param batch: drawn transitions
+        :return: the algorithm's own loss without weights, shape (batch_size, n), and signed TD errors, target minus estimate,
+            shape (batch_size, n_critics), both with gradient
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement _critic_losses(), which returns losses and TD errors")
+
+    def _update(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        """
+        Update all networks once.
+
+        :param batch: drawn transitions
+        :param gradient_step: number of this step within the current call of :meth:`train`, from 0
+        :return: TD errors of :meth:`_critic_losses`, on any device; and scalar tensors to log, e.g. ``{"critic_loss": loss}``.
+            The log shows their means over the gradient steps, as ``train/critic_loss``
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement _update(), which updates the networks once")
+
+    # ---- the loop
+
+    def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
+        """
+        Repeat: draw a batch, update the networks, update the priorities.
+
+        :param gradient_steps: number of updates
+        :param batch_size: number of transitions of an update; ``None``: the ``batch_size`` of the constructor
+        """
+        # Dropout and batch norm behave differently while training.
+        self.policy.set_training_mode(True)
+        optimizers = self._optimizers()
+        self._update_learning_rate(optimizers)
+        use_fast_steps(optimizers)
+
+        metrics = MeanMetrics()
+        for gradient_step in range(gradient_steps):
+            self._n_updates += 1
+            batch = self._draw(batch_size, gradient_step, gradient_steps)
+            td_errors, of_update = self._update(batch, gradient_step)
+            self._update_priorities(batch, td_errors, metrics)
+            metrics.add(of_update, batch.weights)
+        self._log(metrics)
+
+    def td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
+        """
+        Compute TD errors without an update, with the code of a gradient step. Only random generators change.
+
+        :param batch: transitions, drawn or made by hand
+        :return: signed TD errors without gradient, shape (batch_size, n_critics)
+        """
+        # CrossQ moves statistics of batch normalization in a forward pass, and switches modes around it.
+        statistics = [(buffer, buffer.clone()) for buffer in self.policy.buffers()]
+        modes = [(module, module.training) for module in self.policy.modules()]
+        with th.no_grad():
+            try:
+                _, td_errors = self._critic_losses(batch)
+            finally:
+                for buffer, before in statistics:
+                    buffer.copy_(before)
+                for module, was_training in modes:
+                    module.training = was_training
+        return td_errors
+
+    def _actor_observations(self, batch: PrioritizedReplayBufferSamples) -> Any:
+        """
+        Choose the observations that the actor learns from: those of the batch, or with ``actor_batch="uniform"`` a draw of
+        their own.
+
+        The batch is full of large TD errors. The critics are wrong there, and so is their gradient for the actor (arXiv
+        2209.00532).
+
+        :param batch: batch of the critics
+        :return: observations, as many as in the batch
+        """
+        buffer = self.replay_buffer
+        if buffer.settings.actor_batch == "uniform":
+            return buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
+        return batch.observations

@@ -1,0 +1,141 @@
+"""What a model has after `load`: settings of the buffer, beta, n_steps and gamma, for every way to save and to load."""
+
+import io
+import itertools
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from stable_baselines3 import DQN, HerReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer
+from stable_baselines3.common.envs import BitFlippingEnv
+
+from sb3_per import PERDQN, PrioritizedHerReplayBuffer
+
+SMALL: dict[str, Any] = dict(buffer_size=40, learning_starts=10, batch_size=4, policy_kwargs=dict(net_arch=[4]), seed=0)
+SETTINGS: dict[str, Any] = dict(scheme="lap", alpha=0.3, kappa=0.5, beta_start=0.2, recency=0.99)
+
+# What saves the zip, and what a loaded model has: settings, beta, n_steps and gamma.
+SAVED: dict[str, tuple[Any, dict[str, Any], Any]] = {
+    "ours": (PERDQN, dict(n_steps=3, gamma=0.9, replay_buffer_kwargs=SETTINGS), (SETTINGS, 0.7, 3, 0.9)),
+    "ours, in the dictionary": (
+        PERDQN,
+        dict(replay_buffer_kwargs=dict(SETTINGS, n_steps=3, gamma=0.9)),
+        (SETTINGS, 0.7, 3, 0.9),
+    ),
+    "stock": (DQN, dict(n_steps=3, gamma=0.9), ({}, 0.4, 3, 0.9)),
+    "stock, in the dictionary": (
+        DQN,
+        dict(replay_buffer_class=NStepReplayBuffer, replay_buffer_kwargs=dict(n_steps=3, gamma=0.9)),
+        ({}, 0.4, 3, 0.9),
+    ),
+    "stock, one step": (DQN, dict(gamma=0.9), ({}, 0.4, 1, 0.9)),
+}
+
+# Arguments of load, and what they change.
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "no argument": ({}, {}),
+    "keywords": (dict(n_steps=5, gamma=0.8), dict(n_steps=5, gamma=0.8)),
+    "one step": (dict(n_steps=1), dict(n_steps=1)),
+    "settings": (dict(replay_buffer_kwargs=dict(alpha=0.5)), dict(settings=dict(alpha=0.5))),
+    "all": (
+        dict(n_steps=2, gamma=0.7, replay_buffer_kwargs=dict(scheme="rank", beta_start=0.9)),
+        dict(n_steps=2, gamma=0.7, settings=dict(scheme="rank", beta_start=0.9)),
+    ),
+}
+# LAP has no weights; beta is still saved.
+pytestmark = pytest.mark.filterwarnings("ignore:beta_start=0.2 has no effect")
+
+PATHS = ("path", "BytesIO", "path without suffix")
+# Each path and each way to give arguments meets each zip; not all of their combinations.
+ROWS = [
+    (saved, path, "custom objects" if i % 2 else "keywords", change)
+    for i, (saved, (path, change)) in enumerate(itertools.product(SAVED, zip(itertools.cycle(PATHS), CHANGES, strict=False)))
+]
+
+
+def saved_to(kind: str, model: Any, folder: Path) -> Any:
+    if kind == "BytesIO":
+        stream = io.BytesIO()
+        model.save(stream)
+        return io.BytesIO(stream.getvalue())
+    path = folder / ("model.zip" if kind == "path" else "model")
+    model.save(path)
+    return path
+
+
+@pytest.mark.parametrize("saved, path, way, change", ROWS)
+def test_a_loaded_model_has_what_was_saved_or_what_load_was_given(saved, path, way, change, tmp_path):
+    cls, arguments, (settings, beta, n_steps, gamma) = SAVED[saved]
+    given, changed = CHANGES[change]
+    model = cls("MlpPolicy", "CartPole-v1", **arguments, **SMALL)
+    if cls is PERDQN:
+        model.replay_buffer.beta = 0.7
+    where = saved_to(path, model, tmp_path)
+    loading = given if way == "keywords" else dict(custom_objects=given)
+    loaded = PERDQN.load(where, env=gym.make("CartPole-v1"), **loading)
+
+    if saved == "stock, in the dictionary" and "settings" in changed:
+        n_steps, gamma = 1, 0.99  # they were settings, and load was given others
+    settings = changed.get("settings", settings)
+    expected = (changed.get("n_steps", n_steps), changed.get("gamma", gamma))
+    assert (loaded.n_steps, loaded.gamma) == expected
+    buffer = loaded.replay_buffer
+    assert (buffer.n_steps, buffer.gamma) == expected
+    # Beta never decreases: it goes on where it was, also with other settings.
+    assert buffer.beta == max(beta, settings.get("beta_start", 0.4))
+    assert loaded.replay_buffer_kwargs == settings
+    reference = PERDQN("MlpPolicy", "CartPole-v1", n_steps=expected[0], gamma=expected[1], replay_buffer_kwargs=settings)
+    assert buffer.settings == reference.replay_buffer.settings
+    assert repr(buffer.scheme) == repr(reference.replay_buffer.scheme)
+    loaded.learn(20)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_the_stock_class_does_not_know_survives_it(path, tmp_path):
+    model = PERDQN("MlpPolicy", "CartPole-v1", n_steps=3, gamma=0.9, replay_buffer_kwargs=SETTINGS, **SMALL)
+    before = dict(vars(model))
+    stock = DQN.load(saved_to(path, model, tmp_path), env=gym.make("CartPole-v1"))
+    assert vars(model).keys() == before.keys() and model.replay_buffer_kwargs is SETTINGS  # as before it was saved
+    assert (type(stock.replay_buffer), stock.replay_buffer.n_steps, stock.replay_buffer.gamma) == (NStepReplayBuffer, 3, 0.9)
+    stock.learn(20)
+    back = PERDQN.load(saved_to(path, stock, tmp_path), n_steps=2)
+    assert (back.replay_buffer.n_steps, back.replay_buffer.gamma, back.replay_buffer_kwargs) == (2, 0.9, SETTINGS)
+
+
+def test_hindsight_stays_hindsight(tmp_path):
+    kwargs: dict[str, Any] = dict(n_sampled_goal=2, goal_selection_strategy="final")
+    both = dict(replay_buffer_class=HerReplayBuffer, replay_buffer_kwargs=dict(kwargs, alpha=0.9))
+    model = PERDQN("MultiInputPolicy", BitFlippingEnv(3), **both, **SMALL)
+    model.save(tmp_path / "model")
+    stock = DQN.load(tmp_path / "model", env=BitFlippingEnv(3))
+    assert (type(stock.replay_buffer), stock.replay_buffer.n_sampled_goal) == (HerReplayBuffer, 2)
+    stock.save(tmp_path / "stock")
+    for name in ("model", "stock"):
+        loaded = PERDQN.load(tmp_path / name, env=BitFlippingEnv(3), replay_buffer_class=None)
+        buffer = loaded.replay_buffer
+        assert (type(buffer), buffer.n_sampled_goal, buffer.scheme.alpha) == (PrioritizedHerReplayBuffer, 2, 0.9)
+
+
+def test_a_failed_save_leaves_the_model_as_it_was(tmp_path):
+    model = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(SETTINGS), **SMALL)
+    before = dict(vars(model))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        model.save(tmp_path / "file" / "model")
+    assert vars(model) == before
+
+
+def test_a_buffer_that_does_not_fit_leaves_the_model_as_it_was(tmp_path):
+    """Also whether the running episode continues: the next `learn` must not truncate it."""
+    PERDQN("MlpPolicy", "MountainCar-v0", **SMALL).learn(15).save_replay_buffer(tmp_path / "other.pkl")
+    model = PERDQN("MlpPolicy", "CartPole-v1", **SMALL).learn(15)
+    before = dict(vars(model))
+    for path in ("other.pkl", "missing.pkl", "missing.buffer"):
+        with pytest.raises((ValueError, OSError)):
+            model.load_replay_buffer(tmp_path / path)
+        assert vars(model) == before
+    ends = model.replay_buffer.dones.sum()
+    model.learn(1, reset_num_timesteps=False)
+    assert model.replay_buffer.dones[:15].sum() == ends
