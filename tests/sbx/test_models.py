@@ -33,11 +33,6 @@ def test_constructors_are_those_of_sbx(name):
         mine("MlpPolicy", "CartPole-v1", beta=0.4)
 
 
-def test_the_page_names_the_classes_without_dict_observations():
-    without = sorted(mine.__name__[3:] for mine, *_ in ALGORITHMS.values() if "MultiInputPolicy" not in mine.policy_aliases)
-    assert f"`MultiInputPolicy`, which flattens (not {' and '.join(without)})" in (ROOT / "docs" / "compiled.md").read_text()
-
-
 def test_draws_are_those_of_sb3_per():
     """Same seed, same data: same transitions and weights, whichever side draws, also for several gradient steps."""
     model = shared("td3")
