@@ -83,7 +83,8 @@ class CompleteWindows(Marked):
         Number the next step of each environment within its episode. Call it before the step is written: in a ring of a single
         row, it overwrites the step before, which the number depends on.
 
-        :param starts: where an episode starts although the one before has not ended, bool of shape (n_envs,); ``None``: nowhere
+        :param starts: where an episode starts although the one before has not ended, bool of shape (n_envs,);
+            ``None``: nowhere
         :return: what is known of the step
         """
         ring = self.ring

@@ -472,8 +472,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     def _check_combinations(self, optimize_memory_usage: bool) -> None:
         if self.settings.recency != 1.0:
             raise NotImplementedError(
-                f"recency={self.settings.recency} with hindsight is not supported: the newest transitions belong to unfinished "
-                "episodes, and cannot be drawn"
+                f"recency={self.settings.recency} with hindsight is not supported: the newest transitions belong to "
+                "unfinished episodes, and cannot be drawn"
             )
         super()._check_combinations(optimize_memory_usage)
 

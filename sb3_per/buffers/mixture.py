@@ -55,8 +55,8 @@ class Demonstrations(TransitionSet):
         storage = make_storage(replace(form, frames={}, store_class=None), 1, 1, None)
         ring = Ring(1, 1)
         super().__init__(ring, storage, Sampler(scheme, AllComplete(ring), stratified, unique), n_step_returns)
-        # Whether the storage holds steps that the ring does not count, because an interrupt came.
-        self._holds_more = False
+        #: whether the storage holds steps that the ring does not count, because an interrupt came
+        self.holds_more = False
 
     @property
     def has_room(self) -> bool:
@@ -81,7 +81,7 @@ class Demonstrations(TransitionSet):
         """
         end = len(self)
         self.reserve(end + n)
-        self._holds_more = True
+        self.holds_more = True
         for steps in columns:
             rows = np.arange(end, end + len(steps.rewards))[:, None]
             self.storage.write(rows, self.ring.all_envs, steps)
@@ -93,7 +93,7 @@ class Demonstrations(TransitionSet):
         self.ring.advance(self.ring.all_envs, n)
         self.sampler.insert(new)
         self.sampler.end_change()
-        self._holds_more = False
+        self.holds_more = False
 
     def reserve(self, n: int) -> None:
         """
@@ -102,7 +102,7 @@ class Demonstrations(TransitionSet):
         :param n: number of demonstrations that fit afterwards
         :raises MemoryError: if there is no memory for them; nothing has changed then
         """
-        if n <= self.ring.n_rows and not self._holds_more:
+        if n <= self.ring.n_rows and not self.holds_more:
             return
         storage = make_storage(self.form, max(n, 2 * self.ring.n_rows), 1, self.folder)
         rows = np.arange(len(self))[:, None]
@@ -140,7 +140,7 @@ class Demonstrations(TransitionSet):
         """
         if not other.has_room:
             return
-        self._holds_more = other._holds_more
+        self.holds_more = other.holds_more
         storage = converted(other.storage, other.ring, self.form, self.folder)
         self._use(storage, other.state(), keeps_masses)
 
@@ -254,8 +254,8 @@ class Mixture:
         if n_demonstrations == 0 and share > 0.0:
             raise ValueError(
                 f"demonstration_fraction={self.share.start} needs demonstrations, and the buffer has none. Add some first: "
-                "buffer.add_demonstrations(...), buffer.add_demonstrations_from(other_buffer), or from_minari(dataset, buffer, "
-                "demonstrations=True)"
+                "buffer.add_demonstrations(...), buffer.add_demonstrations_from(other_buffer), or "
+                "from_minari(dataset, buffer, demonstrations=True)"
             )
         if n_demonstrations and not can_draw_experience:
             return 0
@@ -265,8 +265,8 @@ class Mixture:
         if self.are_unused:
             self.are_unused = False
             warnings.warn(
-                f"The buffer has {len(self.demonstrations)} demonstrations, and demonstration_fraction=0.0 draws none of them: "
-                "set their share, e.g. replay_buffer_kwargs=dict(demonstration_fraction=0.25)"
+                f"The buffer has {len(self.demonstrations)} demonstrations, and demonstration_fraction=0.0 draws none of "
+                "them: set their share, e.g. replay_buffer_kwargs=dict(demonstration_fraction=0.25)"
             )
 
     def read(self, drawn: Drawn) -> Any:

@@ -30,10 +30,10 @@ class UpdateReminder:
         start = f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. "
         if self.learner is None:
             return (
-                f"{start}A stock algorithm neither weights its loss nor updates priorities, and learns from a biased draw: use "
-                'the class of sb3_per in its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform". In a loop of '
-                "your own, multiply the loss by batch.weights, and call update_priorities(batch.indices, td_errors) after each "
-                "update"
+                f"{start}A stock algorithm neither weights its loss nor updates priorities, and learns from a biased draw: "
+                'use the class of sb3_per in its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform". In a loop '
+                "of your own, multiply the loss by batch.weights, and call update_priorities(batch.indices, td_errors) after "
+                "each update"
             )
         return (
             f"{start}{self.learner} learns from a biased draw: multiply its loss by batch.weights, and call "

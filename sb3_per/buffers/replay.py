@@ -1,11 +1,11 @@
 """
 The prioritized replay buffer: SB3's interface around a set of transitions.
 
-``add`` checks a step (``inputs.py``) and gives it to the set (``transition_set.py``): the storage writes it, the sampler counts
-a new row, the ring moves on.
+``add`` checks a step (``inputs.py``) and gives it to the set (``transition_set.py``): the storage writes it, the sampler
+counts a new row, the ring moves on.
 
-``sample`` lets the set draw slots (the sampler first inserts the rows that were counted, then the tree draws), computes weights
-(the scheme), lets the set read the slots (the storage; ids from the ring), normalizes them and makes tensors.
+``sample`` lets the set draw slots (the sampler first inserts the rows that were counted, then the tree draws), computes
+weights (the scheme), lets the set read the slots (the storage; ids from the ring), normalizes them and makes tensors.
 
 ``update_priorities`` checks ids and TD errors, and lets the set find their slots and the sampler write their masses.
 
@@ -149,7 +149,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.draw_record: Any = None
         #: warns if nobody updates priorities
         self.reminder = UpdateReminder()
-        self._start_with_storage(make_storage(form, max(buffer_size // n_envs, 1), n_envs, folder))
+        self.start_with_storage(make_storage(form, max(buffer_size // n_envs, 1), n_envs, folder))
         warn_of_size(self.storage, self.sampler.nbytes)
 
     def _check_combinations(self, optimize_memory_usage: bool) -> None:
@@ -178,8 +178,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         if optimize_memory_usage:
             raise NotImplementedError(
-                "Learning from demonstrations with optimize_memory_usage=True is not supported: the observation after the last "
-                "step of an episode is not stored"
+                "Learning from demonstrations with optimize_memory_usage=True is not supported: the observation after the "
+                "last step of an episode is not stored"
             )
 
     # ---- parts
@@ -188,9 +188,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Call SB3's constructor with its arguments."""
         super().__init__(*args)
 
-    def _start_with_storage(self, storage: Storage) -> None:
+    def start_with_storage(self, storage: Storage) -> None:
         """
-        Begin anew, with an empty ring.
+        Begin anew, with new parts and an empty ring.
 
         :param storage: of the transitions
         """
@@ -470,8 +470,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         shape = np.shape(reward)
         if len(shape) != 2 or 0 in shape:
             raise ValueError(
-                f"rewards of demonstrations must have shape (n, k), not {shape}: n successive steps of each of k environments, "
-                "both at least 1. For the steps of one environment k is 1: give each array as array[:, None]"
+                f"rewards of demonstrations must have shape (n, k), not {shape}: n successive steps of each of k "
+                "environments, both at least 1. For the steps of one environment k is 1: give each array as array[:, None]"
             )
         steps = inputs.checked_steps(self.storage, shape, obs, next_obs, action, reward, done, infos)
         require_scaled(steps.actions, self.action_space)
@@ -808,7 +808,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             folder = None
         else:
             folder = Folder.shared(path)
-        made._start_with_storage(converted(storage, ring, made.storage.form, folder))
+        made.start_with_storage(converted(storage, ring, made.storage.form, folder))
         if isinstance(buffer, PrioritizedReplayBuffer):
             made._load_from(buffer)
         else:
@@ -889,7 +889,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         twin = type(self)(self.n_envs, **arguments_of(self), **extra)
         twin.settings = dataclasses.replace(self.settings, frames=frames)
         form: Form = dataclasses.replace(self.storage.form, frames=frames_by_key(frames, self.observation_space))
-        twin._start_with_storage(make_storage(form, n_rows, self.n_envs, folder_of_copy(self.storage.folder)))
+        twin.start_with_storage(make_storage(form, n_rows, self.n_envs, folder_of_copy(self.storage.folder)))
         if self.draw_record is not None:
             twin.draw_record = self.draw_record.emptied(twin.ring.capacity)
         return twin

@@ -89,8 +89,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         require("eta", eta, FRACTION)
         if sequence_period is not None and sequence_period > sequence_length:
             raise ValueError(
-                f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise some steps "
-                "would never be learned"
+                f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise some "
+                "steps would never be learned"
             )
         self.sequence_length = sequence_length
         self.burn_in = burn_in
@@ -126,8 +126,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             )
         if optimize_memory_usage:
             raise NotImplementedError(
-                "optimize_memory_usage=True with sequences is not supported: the observation after the last step of an episode "
-                "is not stored, and a window ends with it"
+                "optimize_memory_usage=True with sequences is not supported: the observation after the last step of an "
+                "episode is not stored, and a window ends with it"
             )
         if settings.recency != 1.0:
             raise NotImplementedError(

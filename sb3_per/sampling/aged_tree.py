@@ -1,8 +1,8 @@
 """
 Draws that favour recent transitions, with priorities: P(i) is proportional to p_i^alpha exp(-c age_i / capacity).
 
-Two sum trees hold p^alpha exp(c (id - ref) / capacity) and the factors alone. Only differences of ids count, so nothing in them
-changes as transitions grow older. Before float64 overflows, the reference ``ref`` moves to newer ids.
+Two sum trees hold p^alpha exp(c (id - ref) / capacity) and the factors alone. Only differences of ids count, so nothing in
+them changes as transitions grow older. Before float64 overflows, the reference ``ref`` moves to newer ids.
 
 The age of a transition is the number of transitions that came after it. If environments have added different numbers of
 steps, each counts its own steps, and the newest steps of all environments are equally young.

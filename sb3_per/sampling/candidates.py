@@ -37,7 +37,7 @@ class Candidates(ABC):
 
     @abstractmethod
     def slots(self) -> np.ndarray:
-        """List all slots that can be drawn, int64 of shape (n,), the newest last where the order of equal priorities counts."""
+        """List all slots that can be drawn, int64 of shape (n,), from old to new where the ring knows the order."""
 
     @abstractmethod
     def newest(self, numbers: np.ndarray, n: int) -> np.ndarray:

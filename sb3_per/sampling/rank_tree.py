@@ -19,9 +19,9 @@ class RankTree(MassTree):
     """
     Exact ranks of priorities, and draws by rank (Schaul et al. 2016, section 3.3).
 
-    :meth:`write` takes priorities, not masses. Only their order counts. Infinity is allowed, and a slot of priority 0 cannot be drawn. The mass of
-    a slot is rank^-alpha, with rank 1 for the largest priority. Of equal priorities, the newest ranks first. Prefix sums run
-    over ranks, not over slots.
+    :meth:`write` takes priorities, not masses. Only their order counts. Infinity is allowed, and a slot of priority 0 cannot
+    be drawn. The mass of a slot is rank^-alpha, with rank 1 for the largest priority. Of equal priorities, the newest ranks
+    first. Prefix sums run over ranks, not over slots.
 
     Memory: about 42 bytes per slot.
 

@@ -79,7 +79,7 @@ class Sampler:
         self._n_waiting += 1
 
     def begin_change(self) -> None:
-        """Announce that the candidates change. Until :meth:`end_change`, an interrupt or an error leaves a tree that lacks it."""
+        """Announce that the candidates change. Without :meth:`end_change`, the tree follows them at the next call."""
         self.sync()
         self._is_current = False
 
@@ -269,7 +269,7 @@ class Sampler:
         return {"max_priority": self.max_priority, "n_updates": self.n_updates, **self.tree.state(n_slots)}
 
     def entries(self) -> np.ndarray:
-        """Return the masses of all slots as :meth:`load_entries` takes them (rank: priorities), float64 of shape (capacity,)."""
+        """Return what :meth:`load_entries` takes: masses of all slots (rank: priorities), float64 of shape (capacity,)."""
         self.sync()
         return self.tree.entries()
 

@@ -249,9 +249,9 @@ class Ring:
 
     def newest(self, numbers: np.ndarray, n: int) -> np.ndarray:
         """
-        Find some of the newest n complete transitions by their number. A transition is newer than another if fewer steps of its
-        environment follow it, or as many and its environment has the higher number. If all environments have added the same
-        number of steps, this is the order of ids.
+        Find some of the newest n complete transitions by their number. A transition is newer than another if fewer steps of
+        its environment follow it, or as many and its environment has the higher number. If all environments have added the
+        same number of steps, this is the order of ids.
 
         :param numbers: integers in [0, n), shape (batch_size,)
         :param n: number of the newest transitions

@@ -11,8 +11,8 @@ class ObservationStore(ABC):
     Keep an observation and a next observation for every slot of a ring; for Dict observations, of one key.
 
     For a store of your own, write :meth:`write` and :meth:`read`, and a constructor that takes ``(n_rows, n_envs, shape,
-    dtype)``, where shape and dtype are those of one observation. Then set it as ``store_class`` of your buffer class. A slot is
-    ``row * n_envs + env``. The other methods have defaults. ``tests/helpers/store_contract.py`` checks a class.
+    dtype)``, where shape and dtype are those of one observation. Then set it as ``store_class`` of your buffer class. A slot
+    is ``row * n_envs + env``. The other methods have defaults. ``tests/helpers/store_contract.py`` checks a class.
     """
 
     @abstractmethod

@@ -9,7 +9,6 @@ import pytest
 import torch as th
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sb3_per.buffers.transfer import copy_newest, emptied
 
 from sb3_per import PERDQN, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.persistence.buffer_files import save_buffer

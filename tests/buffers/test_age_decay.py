@@ -283,7 +283,8 @@ def test_another_decay_keeps_the_priorities(kind, decays, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "decay, scheme", [(1e-320, "uniform"), (1e-9, "proportional"), (600.0, "uniform"), (1e5, "proportional"), (1e12, "uniform")]
+    "decay, scheme",
+    [(1e-320, "uniform"), (1e-9, "proportional"), (600.0, "uniform"), (1e5, "proportional"), (1e12, "uniform")],
 )
 def test_every_transition_can_be_drawn_at_any_decay(decay, scheme):
     buffer = make_buffer(50, 2, scheme=scheme, age_decay=decay)

@@ -11,81 +11,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.storage.mapped import Folder, FolderInUseError
 from tests.helpers.buffers import assert_same_batches, assert_same_state, contents_of, fill, make_buffer
+from tests.helpers.forks import Fork, in_fork, owner_of
 from tests.helpers.messages import caught_user_warnings, no_user_warnings
 from tests.helpers.project import ROOT
 from tests.helpers.steps import files_in, make_of_kind, step_of
 
-
-class Fork:
-    """
-    Call a function in a forked process, which then keeps what the function returns until it is killed.
-
-    :param function: returns what can be pickled, or a buffer, or raises an error
-    """
-
-    def __init__(self, function: Callable[[], Any]):
-        read, write = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            signal.alarm(60)  # whatever happens to the test
-            try:
-                result = function()
-            except BaseException as error:
-                result = error
-            with open(write, "wb") as file:
-                pickle.dump(None if isinstance(result, ReplayBuffer) else result, file)
-            time.sleep(60)
-        os.close(write)
-        self._pipe = open(read, "rb")
-
-    def result(self) -> Any:
-        """Wait for what the function returns or raises; a buffer stays in the process."""
-        with self._pipe:
-            return pickle.load(self._pipe)
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-
-
-def in_fork(function: Callable[[], Any]) -> Any:
-    """Call a function in a forked process, and return what it returns or raises."""
-    fork = Fork(function)
-    try:
-        return fork.result()
-    finally:
-        fork.kill()
-
-
-@contextlib.contextmanager
-def owner_of(folder: Path) -> Iterator[None]:
-    """Let another process have a folder; it is killed at the end of the block."""
-    fork = Fork(lambda: make_buffer(storage_folder=folder))
-    try:
-        assert fork.result() is None
-        yield
-    finally:
-        fork.kill()
-
-
 # ---- forked processes
 
 
-@pytest.mark.parametrize("kind", ["plain", "optimize_memory", "frames", "dict, frames", "her", "sequences", "separate"])
+@pytest.mark.parametrize("kind", ["optimize_memory", "separate, dict, frames", "her", "sequences"])
 def test_a_forked_process_reads_and_cannot_write(kind, tmp_path, monkeypatch):
     buffer = make_of_kind(kind, monkeypatch, tmp_path / "folder")
     for i in range(9):
@@ -123,8 +69,7 @@ def test_a_forked_process_cannot_write_demonstrations(tmp_path):
         buffer.add_demonstrations_from(other)
 
 
-@pytest.mark.parametrize("how", ["deepcopy", "pickle", "from_replay_buffer"])
-@pytest.mark.parametrize("frames", [None, 2])
+@pytest.mark.parametrize("how, frames", [("deepcopy", 2), ("pickle", None), ("from_replay_buffer", 2)])
 def test_a_copy_in_a_forked_process_is_in_ram(how, frames, tmp_path):
     """It can be written to, and the files of the parent stay as they are."""
     buffer = make_buffer(8, 2, "image", frames=frames, storage_folder=tmp_path / "folder")
@@ -378,8 +323,7 @@ def test_a_buffer_of_impossible_size_is_refused_and_leaves_nothing(tmp_path):
         assert not (tmp_path / "folder").exists()
 
 
-@pytest.mark.parametrize("scheme", ["proportional", "rank"])
-@pytest.mark.parametrize("folder", [None, "folder"])
+@pytest.mark.parametrize("scheme, folder", [("proportional", "folder"), ("rank", None)])
 def test_the_warning_on_memory_counts_the_tree(scheme, folder, tmp_path, monkeypatch):
     """Rewards and ends of episodes take 12 bytes a transition, and the tree at least 9.1."""
     n, memory = 10_000, psutil.virtual_memory()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from sb3_per.buffers.transfer import copy_newest, emptied
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 

@@ -66,5 +66,3 @@ def test_bad_td_errors_add_nothing(setting, td_errors, value):
             np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((2, 2)), np.zeros(2), np.zeros(2), [{}] * 2, td_errors=td_errors
         )
     assert_same_state(contents_of(buffer), before)
-
-

@@ -20,9 +20,10 @@ from tests.helpers.buffers import (
 )
 
 
-@pytest.mark.parametrize("obs_space, optimize_memory_usage", [("box", False), ("box", True), ("dict", False)])
-@pytest.mark.parametrize("n_steps", [2, 7, 40])
-@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize(
+    "obs_space, optimize_memory_usage, n_steps, n_envs",
+    [("box", False, 2, 3), ("dict", False, 7, 1), ("box", False, 40, 3), ("box", True, 7, 3)],
+)
 def test_n_step_returns_equal_a_brute_force_loop(n_envs, n_steps, obs_space, optimize_memory_usage):
     """Compare before and after wrap-around; windows stop at the end of an episode and at the newest step."""
     gamma, n_rows = 0.9, 12
@@ -62,9 +63,7 @@ def test_n_step_returns_equal_a_brute_force_loop(n_envs, n_steps, obs_space, opt
                 np.testing.assert_array_equal(actual_next[i], next_obs_of[e][last])
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("n_rows_added", [4, 10, 17])
-@pytest.mark.parametrize("n_steps", [2, 5])
+@pytest.mark.parametrize("n_steps, n_rows_added, normalize", [(2, 4, True), (5, 10, False), (5, 17, True)])
 def test_n_step_sample_equals_stock(n_steps, n_rows_added, normalize, monkeypatch):
     buffer = make_buffer(n_envs=2, n_steps=n_steps, gamma=0.97, alpha=0.0)
     stock = stock_like(buffer, NStepReplayBuffer, n_steps=n_steps, gamma=0.97)

@@ -6,8 +6,7 @@ import pytest
 from tests.helpers.buffers import assert_same_batches, fill, make_buffer, stock_like, stock_rows
 
 
-@pytest.mark.parametrize("n_rows_added", [5, 23])
-@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("n_envs, n_rows_added", [(1, 5), (2, 23)])
 def test_the_overwritten_row_cannot_be_drawn_or_updated(n_envs, n_rows_added, monkeypatch):
     """The overwritten row has mass 0 and moves with the write position; all other rows equal SB3's."""
     buffer = make_buffer(n_envs=n_envs, optimize_memory_usage=True, handle_timeout_termination=False)

@@ -10,7 +10,6 @@ import torch as th
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sb3_per.buffers.transfer import copy_newest, emptied, replace_by
 
 from sb3_per import (
     PrioritizedDictReplayBuffer,

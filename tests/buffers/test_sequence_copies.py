@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from sb3_per.buffers.transfer import copy_newest, emptied
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per import (
