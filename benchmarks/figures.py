@@ -122,6 +122,7 @@ def mean_success(arm: str) -> str:
 
 _DIFFERENCE, _FACTOR = "difference [95% interval]", "factor [95% interval]"
 _RATES = "mean over the rates"
+_HALFCHEETAH = "HalfCheetah-v5, 100,000 steps | `continuous` | one rate | defaults"
 
 FIGURES: dict[str, Callable[[], str]] = {
     # speed
@@ -170,7 +171,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "minatar declared": lambda: studied("ages", "defaults times age | uniform | all pairs of seed and task", _DIFFERENCE),
     "minatar by seed": lambda: studied("ages", "defaults times age | uniform | mean over the tasks", _DIFFERENCE, 0),
     "minatar end": lambda: studied("ages", "defaults times age | uniform | mean over the tasks", _DIFFERENCE, 1),
-    "halfcheetah": lambda: studied("summary", "HalfCheetah-v5, 100,000 steps | `continuous` | one rate | defaults", "effect, %"),
+    "halfcheetah": lambda: studied("summary", _HALFCHEETAH, "effect, %"),
     "pendulum lstm": lambda: studied("memory-pendulum", "PERRecurrentSAC", "PendulumNoVel-v1"),
     "pendulum lstm uniform": lambda: studied("memory-pendulum", "PERRecurrentSAC, uniform", "PendulumNoVel-v1"),
     "paper gain": lambda: f"{float(studied('cliffwalk', '12', 'uniform / proportional')):.0f}",

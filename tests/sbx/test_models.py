@@ -18,7 +18,7 @@ from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, Priorit
 from sb3_per.distributed import make_actors
 from tests.helpers.algorithms import Records, recorded
 from tests.sbx.models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
-from tests.utils import ROOT, CountingEnv, fill
+from tests.utils import CountingEnv, fill
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
