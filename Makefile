@@ -11,7 +11,7 @@ WORKERS ?= 2
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: train test pytest lint type format doc dist benchmark study study-test clean
+.PHONY: train test pytest lint type format doc figures dist benchmark study study-test clean
 
 # Make .venv and install, once, and again after pyproject.toml or constraints.txt has changed. pip is upgraded first: the one that
 # comes with Python 3.10 falls back to a source distribution that cannot be built.
@@ -46,6 +46,10 @@ format: .venv/dev
 doc: .venv/dev
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
+
+# Fill the figures that README and documentation quote, from docs/benchmarks and study/results.
+figures: .venv/dev
+	$(BIN)/python benchmarks/figures.py
 
 # Build the wheel and the sdist, and check their contents and metadata.
 dist: .venv/release

@@ -63,24 +63,16 @@ class Recipe(NamedTuple):
 PENDULUM, CARTPOLE, BITS = "Pendulum-v1", "CartPole-v1", functools.partial(BitFlippingEnv, n_bits=10)
 RECIPES = {
     "HER": Recipe("docs/start.md#Hindsight experience replay", BITS, 0.95, score="success"),
-    "own algorithm": Recipe("examples/own_algorithm.py", CARTPOLE, 400.0),
-    "RL Zoo, own.yml": Recipe("docs/zoo.md#Other settings", CARTPOLE, 400.0, word="own.yml"),
-    "RL Zoo, other settings": Recipe("docs/zoo.md#Other settings", CARTPOLE, 400.0, word="-params"),
+    "own algorithm": Recipe("examples/own_algorithm.py", CARTPOLE, 200.0),
+    "RL Zoo, own.yml": Recipe("docs/command_line.md#Your own hyperparameters", CARTPOLE, 400.0, word="own.yml"),
+    "RL Zoo, other settings": Recipe("docs/command_line.md#Your own hyperparameters", CARTPOLE, 400.0, word="-params"),
     "HER, script": Recipe("examples/her_bit_flipping.py", BITS, 0.8, score="success"),
     "own scheme": Recipe("examples/own_scheme.py", PENDULUM, -250.0),
-    "PERSAC": Recipe("docs/algorithms/per_sac.md#Example", PENDULUM, -250.0),
-    "RL Zoo, HER": Recipe("docs/zoo.md#HER", BITS, 0.95, score="success"),
     "one import": Recipe("docs/start.md#One import", PENDULUM, -250.0),
-    "PERTD3": Recipe("docs/algorithms/per_td3.md#Example", PENDULUM, -250.0),
-    "PERDQN": Recipe("docs/algorithms/per_dqn.md#Example", CARTPOLE, 300.0),
-    "RL Zoo, Pendulum": Recipe("docs/zoo.md#Train", PENDULUM, -250.0, word=PENDULUM),
-    "RL Zoo, CartPole": Recipe("docs/zoo.md#Train", CARTPOLE, 450.0, word=CARTPOLE),
+    "RL Zoo, Pendulum": Recipe("docs/command_line.md#Train, watch, plot", PENDULUM, -250.0, word=PENDULUM),
+    "RL Zoo, CartPole": Recipe("docs/command_line.md#Train, watch, plot", CARTPOLE, 450.0, word=CARTPOLE),
     "from SAC": Recipe("examples/from_sac.py", PENDULUM, -250.0),
     "continued": Recipe("examples/continue_run.py", PENDULUM, -250.0),
-    "PERTQC": Recipe("docs/algorithms/per_tqc.md#Example", PENDULUM, -250.0),
-    "PERDDPG": Recipe("docs/algorithms/per_ddpg.md#Example", PENDULUM, -250.0),
-    "PERCrossQ": Recipe("docs/algorithms/per_crossq.md#Example", PENDULUM, -250.0),
-    "PERQRDQN": Recipe("docs/algorithms/per_qrdqn.md#Example", CARTPOLE, 300.0),
     "LAP, script": Recipe("examples/lap_td3.py", PENDULUM, -250.0),
     "Double DQN, script": Recipe("examples/double_dqn.py", CARTPOLE, 450.0),
     "one import, script": Recipe("examples/swap_import.py", PENDULUM, -250.0),
@@ -95,15 +87,15 @@ def source_of(recipe: Recipe) -> tuple[list[Block], Block]:
     path, heading = recipe.place.split("#")
     blocks = blocks_of(ROOT / path)
     for position, block in enumerate(blocks):
-        trains = ".learn(" in block.code if block.language == "python" else "sb3_per.zoo train" in block.code
+        trains = ".learn(" in block.code if block.language == "python" else "sb3-per train" in block.code
         if block.heading == heading and trains and recipe.word in block.code:
             return blocks[:position], block
     raise ValueError(f"{path} has no recipe under {heading!r}")
 
 
 def zoo_command(recipe: Recipe, block: Block) -> list[str]:
-    """Return the words of the first training command that contains the recipe's word, from the name of the Zoo's script on."""
-    return next(words[3:] for words in commands_of(block.code) if "train" in words and recipe.word in " ".join(words))
+    """Return the words of the first training command that contains the recipe's word, without the name of the program."""
+    return next(words[1:] for words in commands_of(block.code) if "train" in words and recipe.word in " ".join(words))
 
 
 def command_of(name: str) -> str:
@@ -113,7 +105,7 @@ def command_of(name: str) -> str:
     _, block = source_of(RECIPES[name])
     if block.language == "python":
         return f'python benchmarks/recipes.py --only "{name}"'
-    return shlex.join(["python", "-m", "sb3_per.zoo", *zoo_command(RECIPES[name], block)])
+    return shlex.join(["sb3-per", *zoo_command(RECIPES[name], block)])
 
 
 def fingerprint(name: str) -> str:
@@ -243,7 +235,8 @@ def report(rows: list[dict[str, str]]) -> list[str]:
             missing.append(name)
             continue
         path, _, heading = recipe.place.partition("#")
-        link = f"[{name}]({path.removeprefix('docs/')}#{heading.lower().replace(' ', '-')})" if heading else name
+        anchor = heading.lower().replace(",", "").replace(" ", "-")
+        link = f"[{name}](../{path.removeprefix('docs/')}#{anchor})" if heading else name
         of_random = f"{random_score(recipe.env, recipe.score):.{digits}f}"
         what = [f"{int(row['steps']):,}", row["learning"], f"{recipe.score} {float(row['score']):.{digits}f}", of_random]
         cells.append([link, f"`{command_of(name)}`", *what, f"{recipe.at_least:g}"])

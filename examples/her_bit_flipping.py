@@ -3,7 +3,8 @@ Hindsight experience replay with prioritized draws: flip 10 bits, one in each st
 
     python examples/her_bit_flipping.py
 
-The goal is reached in at least 80% of the episodes after 1,500 steps of both environments together (docs/recipes.md).
+The goal is reached in at least 80% of the episodes after 1,500 steps of both environments together
+(docs/benchmarks/recipes.md).
 """
 
 import os

@@ -4,7 +4,8 @@ scaled log-policy to the reward and learns a soft value.
 
     python examples/own_algorithm.py
 
-A mean return of at least 400 after 30,000 steps; 500 is the largest (docs/recipes.md).
+A mean return of at least 200 after 30,000 steps; 500 is the largest. The last policy is not always the best one
+(docs/benchmarks/recipes.md).
 """
 
 import os

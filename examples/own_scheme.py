@@ -3,7 +3,7 @@ A prioritization scheme of your own: prefer transitions whose critics disagree a
 
     python examples/own_scheme.py
 
-A mean return above -250 after 6,000 steps (docs/recipes.md).
+A mean return above -250 after 6,000 steps (docs/benchmarks/recipes.md).
 """
 
 import os

@@ -19,7 +19,7 @@ from sb3_per.buffers import (
     PrioritizedSequenceReplayBuffer,
     SequenceReplayBufferSamples,
 )
-from sb3_per.integrations.minari import from_minari, to_minari
+from sb3_per.integrations.minari import from_minari
 from sb3_per.monitoring.monitor import PriorityMonitor
 from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
 from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
@@ -58,5 +58,4 @@ __all__ = [
     "Uniform",
     "from_minari",
     "latest_checkpoint",
-    "to_minari",
 ]

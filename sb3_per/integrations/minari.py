@@ -1,12 +1,6 @@
-"""
-Export a buffer to a Minari dataset as episodes, and import a dataset as experience or demonstrations.
-"""
+"""Import a Minari dataset as experience or demonstrations. Minari's own DataCollector writes datasets."""
 
-import functools
 import math
-import shutil
-import warnings
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,141 +9,15 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecTransposeImage
 
-from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, scaled, unscaled
+from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, scaled
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.storage.nested import keyed, read_slots, tree_map
+from sb3_per.storage.nested import keyed, tree_map
 
 if TYPE_CHECKING:
     from minari import MinariDataset
-    from minari.data_collector import EpisodeBuffer
 
 # Number of steps to compare, or to add, at a time.
 _BLOCK = 256
-
-
-# ---- export
-
-
-def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -> "MinariDataset":
-    """
-    Write all transitions of a buffer to a new Minari dataset, as episodes, environment by environment.
-
-    An episode of T transitions has T + 1 observations; the last is the last next observation. An episode ends with the stored
-    termination or truncation. It also ends, with a truncation, after the newest transition and wherever a next observation
-    differs from the following observation. If its beginning was overwritten, an episode begins with the oldest transition.
-
-    Actions are scaled back to their space; SB3 stores actions of a Box scaled to [-1, 1]. Rewards and observations are written
-    as stored, without loss: ``jpeg_encoding`` is off by default.
-
-    Priorities, ids, infos and demonstrations are not written. Without ``handle_timeout_termination`` the buffer does not know
-    truncations, and they become terminations. Other threads cannot add or draw during the export.
-
-    :param buffer: buffer of this package
-    :param dataset_id: name of a new dataset, e.g. ``"pendulum/replay-v0"``
-    :param kwargs: arguments of ``minari.create_dataset_from_buffers``: ``env``, ``eval_env``, ``algorithm_name``, ``author``,
-        ``description``, ... . Give ``observation_space``, that of the environment, to write images with channels last
-    :return: the dataset, in Minari's folder
-    :raises ImportError: without Minari
-    :raises TypeError: for a buffer of another package
-    :raises ValueError: for an empty buffer, an ``observation_space`` that does not fit, a Box of actions without finite bounds
-        or with integers, and by Minari, e.g. if the dataset exists. An incomplete dataset is deleted
-    """
-    _minari_for(buffer)
-    settings = {"observation_space": buffer.observation_space, "action_space": buffer.action_space, **kwargs}
-    channels_last = _channels_last(settings["observation_space"], buffer.observation_space)
-    with buffer.lock:
-        if buffer.ring.n_complete == 0:
-            hint = ", and its demonstrations are not exported" if len(buffer.demonstrations) else ""
-            raise ValueError(f"The buffer holds no experience: it has no episodes to export{hint}")
-        if buffer.optimize_memory_usage:
-            warnings.warn(
-                "With optimize_memory_usage the last observation of an episode is lost: the dataset has the first observation "
-                "of the next episode instead, as the buffer does"
-            )
-        return _written(dataset_id, _episodes(buffer, channels_last), settings)
-
-
-def _written(dataset_id: str, episodes: Iterator["EpisodeBuffer"], settings: dict[str, Any]) -> "MinariDataset":
-    """Write a whole dataset, or nothing. Episodes are read one at a time: as stacks, frames can take many times their RAM."""
-    import minari
-    from minari.storage.datasets_root_dir import get_dataset_path
-
-    folder = get_dataset_path(dataset_id)
-    is_new = not folder.exists()
-    try:
-        # JPEG loses bits, and takes some stacks of frames for pictures. Minari passes the episodes on to its storage.
-        return minari.create_dataset_from_buffers(dataset_id, episodes, **{"jpeg_encoding": False, **settings})
-    except BaseException:
-        if is_new:  # including what Minari leaves of a call that it refuses, which would block the next one
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def _episodes(buffer: PrioritizedReplayBuffer, channels_last: Any) -> Iterator["EpisodeBuffer"]:
-    """
-    Export all episodes.
-
-    :param buffer: buffer with transitions
-    :param channels_last: from :func:`_channels_last`
-    :return: all episodes, environment by environment
-    """
-    added, oldest = buffer.ring.n_added, buffer.ring.oldest_complete
-    for env_idx in np.flatnonzero(added > oldest):
-        slots = (np.arange(oldest[env_idx], added[env_idx]) * buffer.n_envs + env_idx) % buffer.ring.capacity
-        for episode in np.split(slots, np.flatnonzero(_is_last(buffer, slots))[:-1] + 1):
-            yield _episode(buffer, episode, channels_last)
-
-
-def _is_last(buffer: PrioritizedReplayBuffer, slots: np.ndarray) -> np.ndarray:
-    """
-    Find the ends of episodes, and gaps.
-
-    :param buffer: buffer with the transitions
-    :param slots: slots of successive transitions of one environment, shape (n,)
-    :return: whether the next transition does not continue this one, bool array of shape (n,)
-    """
-    is_last: np.ndarray = (read_slots(buffer.dones, slots) != 0) | (read_slots(buffer.timeouts, slots) != 0)
-    is_last[-1] = True
-    for start in range(0, len(slots) - 1, _BLOCK):
-        following = slots[start + 1 : start + 1 + _BLOCK]
-        block = slice(start, start + len(following))
-        next_obs, obs = buffer.storage.read_next_observations(slots[block]), buffer.storage.read_observations(following)
-        for differs in keyed(tree_map(_differ, next_obs, obs)).values():
-            is_last[block] |= differs
-    return is_last
-
-
-def _differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Compare arrays of shape (n, ...) entry by entry; bool array of shape (n,). NaN is equal to NaN."""
-    return ((a != b) & ((a == a) | (b == b))).reshape(len(a), -1).any(axis=1)
-
-
-def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: Any) -> "EpisodeBuffer":
-    """
-    Export an episode.
-
-    :param buffer: buffer with the transitions
-    :param slots: slots of all transitions of the episode, shape (n,)
-    :param channels_last: from :func:`_channels_last`
-    :return: the episode
-    """
-    from minari.data_collector import EpisodeBuffer
-
-    storage, space = buffer.storage, buffer.action_space
-    join = functools.partial(_join, axes=(1, 3))
-    obs, last = storage.read_observations(slots), storage.read_next_observations(slots[-1:])
-    is_last = np.arange(len(slots)) == len(slots) - 1
-    is_terminated = is_last & (read_slots(buffer.dones, slots) != 0) & (read_slots(buffer.timeouts, slots) == 0)
-    return EpisodeBuffer(
-        observations=tree_map(join, _spaces_of(buffer.observation_space), channels_last, obs, last),
-        actions=unscaled(read_slots(buffer.actions, slots), space).astype(space.dtype),
-        rewards=read_slots(buffer.rewards, slots),
-        terminations=is_terminated,
-        truncations=is_last & ~is_terminated,
-    )
-
-
-# ---- import
 
 
 def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer, demonstrations: bool = False) -> int:
@@ -248,7 +116,7 @@ def _read(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, channels_la
     lengths = np.array([len(episode.rewards) for episode in episodes])
     places = np.arange(lengths.sum()) + np.repeat(np.arange(len(episodes)), lengths)
     parts = (episode.observations for episode in episodes)
-    observations = tree_map(functools.partial(_join, axes=(3, 1)), _spaces_of(buffer.observation_space), channels_last, *parts)
+    observations = tree_map(_join, _spaces_of(buffer.observation_space), channels_last, *parts)
     columns = ((each.actions, each.rewards, each.terminations, each.truncations) for each in episodes)
     actions, rewards, terminations, truncations = map(np.concatenate, zip(*columns, strict=True))
     dones = terminations | truncations
@@ -256,14 +124,11 @@ def _read(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, channels_la
     return observations, places, actions, rewards, dones, terminations
 
 
-# ---- both
-
-
 def _minari_for(buffer: ReplayBuffer) -> Any:
     """
     Import Minari, and check that it supports a buffer.
 
-    :param buffer: buffer to export or to import into
+    :param buffer: buffer to import into
     :return: the package Minari
     :raises ImportError: without Minari
     :raises TypeError: for a buffer of another package
@@ -283,18 +148,17 @@ def _minari_for(buffer: ReplayBuffer) -> Any:
     return minari
 
 
-def _join(space: spaces.Space, is_last: bool, *parts: Any, axes: tuple[int, int]) -> np.ndarray:
+def _join(space: spaces.Space, is_last: bool, *parts: Any) -> np.ndarray:
     """
-    Join observations, and move the channels of images.
+    Join observations, and put the channels of images first.
 
     :param space: observation space of the buffer
     :param is_last: whether channels are last in the dataset
     :param parts: observations, shape (n, ...)
-    :param axes: where the channels are, and where they go
     :return: all observations, shape (n, ...)
     """
     joined = np.concatenate(parts)
-    return np.moveaxis(joined, *axes) if is_last else joined.reshape(-1, *(space.shape or ()))
+    return np.moveaxis(joined, 3, 1) if is_last else joined.reshape(-1, *(space.shape or ()))
 
 
 def _spaces_of(space: spaces.Space) -> Any:

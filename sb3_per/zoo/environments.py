@@ -24,6 +24,9 @@ def register_environment(env: str, packages: Iterable[str]) -> str:
     if module:
         _import(f"--env {env}", module)
     if name not in gym.registry:
+        # RL Zoo has environments of its own, such as CartPoleNoVel-v1.
+        importlib.import_module("rl_zoo3.import_envs")
+    if name not in gym.registry:
         meant = hint(name, gym.registry) or "."
         raise ValueError(f"--env {env} is not registered{meant} If a module registers it, name the module with --gym-packages")
     return name

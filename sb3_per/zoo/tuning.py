@@ -26,7 +26,7 @@ class Range(NamedTuple):
     log: bool = False
 
 
-#: Settings of the buffer, which replace those of the file. docs/zoo.md has the same table.
+#: Settings of the buffer, which replace those of the file. docs/command_line.md has the same table.
 RANGES = {
     "alpha": Range(0.2, 0.9),
     "beta_start": Range(0.2, 1.0),

@@ -103,13 +103,13 @@ def statistics_of(env: VecNormalize) -> list[np.ndarray]:
     return [np.asarray(value) for rms in (env.obs_rms, env.ret_rms) for value in vars(rms).values()]
 
 
-def test_a_run_that_is_resumed_as_long_runs_says_has_the_same_statistics(tmp_path, monkeypatch):
+def test_a_run_that_is_resumed_as_the_page_says_has_the_same_statistics(tmp_path, monkeypatch):
     """
     The code of the page starts the run, which is stopped 5 steps after a checkpoint. The same code continues it with the
     statistics of ``VecNormalize`` at the checkpoint.
     """
     monkeypatch.chdir(tmp_path)
-    code = next(block.code for block in benchmark("pages").blocks_of(ROOT / "docs/long_runs.md") if block.language == "python")
+    code = next(block.code for block in benchmark("pages").blocks_of(ROOT / "docs/saving.md") if block.language == "python")
     at_step: dict[int, list[np.ndarray]] = {}
     on_step, learn = BufferCheckpointCallback._on_step, PERSAC.learn
 

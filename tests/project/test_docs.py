@@ -77,10 +77,10 @@ def short_runs(tmp_path, monkeypatch):
 
 
 # This page starts Ray, which only one quick test may do: the one in tests/distributed/test_ray.py.
-STARTS_RAY = "docs/actors.md"
+STARTS_RAY = "docs/parallel.md"
 
 # These take long: JAX compiles, and RL Zoo searches and records.
-SLOW = (STARTS_RAY, "docs/compiled.md", "docs/zoo.md")
+SLOW = (STARTS_RAY, "docs/command_line.md", "docs/own_environment.md")
 
 WITH_BLOCKS = [page for page in PAGES if pages.blocks_of(page)]
 

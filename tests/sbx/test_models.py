@@ -18,7 +18,6 @@ from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, Priorit
 from sb3_per.distributed import make_actors
 from tests.helpers.algorithms import Records, recorded
 from tests.helpers.buffers import CountingEnv, fill
-from tests.helpers.project import ROOT
 from tests.helpers.sbx_models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
 
 
@@ -32,11 +31,6 @@ def test_constructors_are_those_of_sbx(name):
     assert parameters == dict(inspect.signature(stock).parameters)
     with pytest.raises(TypeError, match=r"replay_buffer_kwargs=dict\(beta_start=0.4\)"):
         mine("MlpPolicy", "CartPole-v1", beta=0.4)
-
-
-def test_the_page_names_the_classes_without_dict_observations():
-    without = sorted(mine.__name__[3:] for mine, *_ in ALGORITHMS.values() if "MultiInputPolicy" not in mine.policy_aliases)
-    assert f"`MultiInputPolicy`, which flattens (not {' and '.join(without)})" in (ROOT / "docs" / "compiled.md").read_text()
 
 
 def test_draws_are_those_of_sb3_per():

@@ -1,5 +1,6 @@
 """Commands find environments that a module registers, and say in one line what is missing."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,6 +31,12 @@ def forget(zoo):
 
     yield forget
     forget()
+
+
+def test_environments_of_rl_zoo_need_no_module():
+    """A new process, because other tests import RL Zoo's environments."""
+    code = "from sb3_per.zoo.environments import register_environment; register_environment('CartPoleNoVel-v1', [])"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_command_imports_the_module(forget, zoo, capsys):

@@ -49,8 +49,8 @@ def buffer_of(algo: str, **kwargs: Any) -> PrioritizedReplayBuffer:
 
 
 def ranges_of_page() -> dict[str, str]:
-    """Read the table of docs/zoo.md: what is tried, by name of the setting."""
-    section = (ROOT / "docs" / "zoo.md").read_text().partition("## Tune")[2].partition("\n## ")[0]
+    """Read the table of docs/command_line.md: what is tried, by name of the setting."""
+    section = (ROOT / "docs" / "command_line.md").read_text().partition("## Tune")[2].partition("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     return {name: tried.strip() for names, tried in rows for name in re.findall(r"`(\w+)`", names)}
 

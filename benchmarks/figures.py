@@ -1,0 +1,210 @@
+"""
+Fill the figures that README and documentation quote, from the files of the measurements and of the study.
+
+    python benchmarks/figures.py            # fill them in: make figures
+    python benchmarks/figures.py --check    # say what would change, and fail if anything would
+
+A quoted figure stands between two comments, which a reader does not see: ``<!--figure draw less-->29%<!--/figure-->``.
+"""
+
+import argparse
+import functools
+import json
+import math
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_MARKED = re.compile(r"<!--figure ([^>]+?)-->(.*?)<!--/figure-->", re.DOTALL)
+
+
+@functools.cache
+def measured(name: str) -> dict[str, dict[str, Any]]:
+    """
+    Read the rows of a benchmark.
+
+    :param name: name of a file in ``docs/benchmarks``, without its ending
+    :return: rows by their keys
+    """
+    rows: dict[str, dict[str, Any]] = json.loads((ROOT / "docs" / "benchmarks" / f"{name}.json").read_text())["rows"]
+    return rows
+
+
+def ratio(name: str, row: str) -> float:
+    """
+    Look up the figure of a benchmark.
+
+    :param name: name of a file in ``docs/benchmarks``, without its ending
+    :param row: key of a row
+    :return: our time divided by theirs, or what else the row holds
+    """
+    figure: float = measured(name)[row]["figure"]
+    return figure
+
+
+def less(name: str, row: str) -> str:
+    """Say how much less time a row takes, in percent; the parameters are those of :func:`ratio`."""
+    return f"{100 * (1 - ratio(name, row)):.0f}%"
+
+
+def more(name: str, row: str) -> str:
+    """Say how much more time a row takes, in percent; the parameters are those of :func:`ratio`."""
+    return f"{100 * (ratio(name, row) - 1):.0f}%"
+
+
+def times(name: str, row: str) -> str:
+    """Say how many times as long a row takes; the parameters are those of :func:`ratio`."""
+    return f"{ratio(name, row):.2g}"
+
+
+def missed() -> str:
+    """Make a table of the targets that are missed."""
+    lines = ["| what | compared with | figure | target |", "|---|---|---|---|"]
+    for name in ("speed", "sbx", "distributed"):
+        for row in measured(name).values():
+            if not math.isnan(row["target"]) and row["figure"] > row["target"]:
+                what = row["what"].replace("sbx.", "sb3_per.sbx.")
+                lines.append(f"| {what} | {row['against']} | {row['figure']:.3g} | {row['target']:g} |")
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
+def cells(line: str) -> list[str]:
+    """Split a row of a table."""
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def studied(name: str, row: str, column: str, number: int = 0) -> str:
+    """
+    Look up a cell of a table of the study.
+
+    :param name: name of a file in ``study/results``, without its ending
+    :param row: first cells of the row, with ``|`` between them
+    :param column: heading of the column
+    :param number: which of the rows with these cells, from 0
+    :return: the cell, without what stands in brackets after it
+    :raises KeyError: if there is no such cell
+    """
+    heading: list[str] = []
+    before = ""
+    for line in (ROOT / "study" / "results" / f"{name}.md").read_text().splitlines():
+        if line.startswith("|") and not before.startswith("|"):
+            heading = cells(line)
+        before = line
+        if not line.startswith(f"| {row} |") or column not in heading:
+            continue
+        if number == 0:
+            return re.sub(r" \([^)]*\)$", "", cells(line)[heading.index(column)])
+        number -= 1
+    raise KeyError(f"study/results/{name}.md has no row {row!r} with a column {column!r}")
+
+
+def value(text: str, digits: int | None = None) -> str:
+    """
+    Leave out the interval of a figure.
+
+    :param text: figure with an interval, e.g. ``"0.775 [0.743, 0.806]"``
+    :param digits: number of digits after the point; ``None``: all that there are
+    :return: the figure
+    """
+    number = text.split(" [")[0]
+    return number if digits is None else f"{float(number.replace(',', '')):.{digits}f}"
+
+
+def mean_success(arm: str) -> str:
+    """Mean over both sizes of DoorKey of the success of an arm."""
+    sizes = [float(value(studied("doorkey-sizes", arm, f"{size} cells a side"))) for size in (5, 6)]
+    return f"{sum(sizes) / len(sizes):.3f}"
+
+
+_DIFFERENCE, _FACTOR = "difference [95% interval]", "factor [95% interval]"
+_RATES = "mean over the rates"
+_HALFCHEETAH = "HalfCheetah-v5, 100,000 steps | `continuous` | one rate | defaults"
+
+FIGURES: dict[str, Callable[[], str]] = {
+    # speed
+    "draw less": lambda: less("speed", "sample 256"),
+    "draw ratio": lambda: times("speed", "sample 256"),
+    "sac less": lambda: less("speed", "step sac cpu"),
+    "td3 less": lambda: less("speed", "step td3 cpu"),
+    "dqn more": lambda: more("speed", "step dqn cpu"),
+    "add more": lambda: more("speed", "add 1"),
+    "rank times": lambda: times("speed", "rank"),
+    "demonstrations times": lambda: times("speed", "demonstrations"),
+    "cpprb less": lambda: less("speed", "tree cpprb"),
+    "cpprb frames less": lambda: less("speed", "frames peer cpprb"),
+    "frames less": lambda: less("speed", "frames sample"),
+    "frames bytes": lambda: f"{round(ratio('speed', 'frames memory'), -1):,.0f}",
+    "tree bytes": lambda: times("speed", "memory"),
+    "checkpoint seconds": lambda: f"{ratio('speed', 'files stall'):.2f} s",
+    "save times": lambda: times("speed", "files save"),
+    "load times": lambda: times("speed", "files load"),
+    "compiled sac less": lambda: less("sbx", "sac 1 SB3 cpu"),
+    "compiled sac 8 less": lambda: less("sbx", "sac 8 SB3 cpu"),
+    "compiled td3 less": lambda: less("sbx", "td3 1 SB3 cpu"),
+    "compiled dqn less": lambda: less("sbx", "dqn 1 SB3 cpu"),
+    "sbx sac less": lambda: less("sbx", "sac 1 SBX cpu"),
+    "sbx dqn less": lambda: less("sbx", "dqn 1 SBX cpu"),
+    "actors less": lambda: less("distributed", "wall time, equal"),
+    "missed": missed,
+    # the study
+    "cliffwalk gain": lambda: studied("dose-response", "defaults", "16 states", 1),
+    "cliffwalk gain short": lambda: value(studied("dose-response", "defaults", "16 states", 1), 1),
+    "cliffwalk no weights": lambda: value(studied("dose-response", "no weights", "16 states", 1), 1),
+    "chains gain": lambda: studied("chain-sizes", "defaults | uniform | mean over the tasks", _FACTOR),
+    "chains gain short": lambda: value(studied("chain-sizes", "defaults | uniform | mean over the tasks", _FACTOR), 2),
+    "chains shuffled": lambda: studied("chain-sizes", "defaults | shuffled, defaults | mean over the tasks", _FACTOR),
+    "chains no weights": lambda: studied("chain-sizes", "no weights | uniform | mean over the tasks", _FACTOR),
+    "doorkey defaults": lambda: mean_success("defaults"),
+    "doorkey uniform": lambda: mean_success("uniform"),
+    "doorkey gain": lambda: studied("doorkey-sizes", "defaults | uniform | mean over the tasks", _DIFFERENCE),
+    "doorkey no weights": lambda: studied("doorkey-sizes", "no weights | uniform | mean over the tasks", _DIFFERENCE),
+    "bits defaults": lambda: value(studied("bits-confirmation", "defaults", _RATES)),
+    "bits uniform": lambda: value(studied("bits-confirmation", "uniform", _RATES)),
+    "bits best rate": lambda: studied("bits-confirmation", "defaults | uniform | the largest rate", _DIFFERENCE),
+    "pairs": lambda: studied("ages-pairs", "defaults | uniform | pairs", _DIFFERENCE),
+    "mountaincar defaults": lambda: value(studied("sparse", "PERDQN", "MountainCar-v0")),
+    "mountaincar uniform": lambda: value(studied("sparse", "PERDQN, uniform", "MountainCar-v0")),
+    "minatar declared": lambda: studied("ages", "defaults times age | uniform | all pairs of seed and task", _DIFFERENCE),
+    "minatar by seed": lambda: studied("ages", "defaults times age | uniform | mean over the tasks", _DIFFERENCE, 0),
+    "minatar end": lambda: studied("ages", "defaults times age | uniform | mean over the tasks", _DIFFERENCE, 1),
+    "halfcheetah": lambda: studied("summary", _HALFCHEETAH, "effect, %"),
+    "pendulum lstm": lambda: studied("memory-pendulum", "PERRecurrentSAC", "PendulumNoVel-v1"),
+    "pendulum lstm uniform": lambda: studied("memory-pendulum", "PERRecurrentSAC, uniform", "PendulumNoVel-v1"),
+    "paper gain": lambda: f"{float(studied('cliffwalk', '12', 'uniform / proportional')):.0f}",
+}
+
+
+def filled(text: str) -> str:
+    """
+    Fill the figures of a page.
+
+    :param text: the page
+    :return: the page with the figures of the files
+    :raises KeyError: for a figure that is not known, or not in its file
+    """
+    return _MARKED.sub(lambda found: f"<!--figure {found[1]}-->{FIGURES[found[1]]()}<!--/figure-->", text)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail if a figure is not that of its file")
+    args = parser.parse_args(arguments)
+    changed = []
+    for path in PAGES:
+        text = path.read_text()
+        if filled(text) != text:
+            changed.append(str(path.relative_to(ROOT)))
+            if not args.check:
+                path.write_text(filled(text))
+    if changed:
+        print(f"{'would change' if args.check else 'changed'}: {', '.join(changed)}")
+        sys.exit(1 if args.check else 0)
+    print("All figures are those of the files.")
+
+
+if __name__ == "__main__":
+    main()
