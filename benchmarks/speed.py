@@ -98,7 +98,7 @@ def buffer_rows(quick: bool) -> Rows:
     yield "n-step", lambda: against_stock("3 steps", size, mujoco, 256, 1.0, with_steps, n_steps=3)
     yield "rank", lambda: against_itself("rank-based", "proportional", 5.0, ours(scheme="rank"), ours())
     yield "scaling", lambda: against_itself("10M slots", "10k slots", 3.0, large(), small())
-    settings: dict[str, Any] = {"uniform_fraction=0.1": 0.1, "unique": True, "recency=0.996": 0.996}
+    settings: dict[str, Any] = {"unique": True, "recency=0.996": 0.996}
     for name, value in settings.items():
         changed = functools.partial(ours, **{name.partition("=")[0]: value})
         yield f"setting {name}", lambda name=name, made=changed: against_itself(name, "default", np.nan, made(), ours())  # type: ignore[misc]

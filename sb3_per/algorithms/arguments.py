@@ -5,8 +5,6 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-
 from sb3_per.buffers.settings import OTHER_NAMES, PrioritySettings, hint
 
 
@@ -56,6 +54,10 @@ def with_defaults(stock: type, args: tuple[Any, ...], kwargs: dict[str, Any], de
     return {**defaults, **given, **kwargs}
 
 
+# Packages whose algorithms are stock.
+_STOCK_PACKAGES = ("stable_baselines3.", "sb3_contrib.", "sbx.")
+
+
 def check_order(cls: type, mixin: type) -> None:
     """
     Check the order of the bases.
@@ -64,7 +66,8 @@ def check_order(cls: type, mixin: type) -> None:
     :param mixin: class of this package that must stand left of the stock algorithm, or a parent of it
     :raises TypeError: if the stock algorithm stands left, so that its own ``train`` would run
     """
-    if super(mixin, cls).train is OffPolicyAlgorithm.train:  # type: ignore[arg-type]
+    owner = next(base for base in cls.__mro__ if "train" in vars(base))
+    if owner.__module__.startswith(_STOCK_PACKAGES) and not issubclass(owner, mixin):
         bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))
         raise TypeError(
             f"{cls.__name__} has no stock algorithm right of {bases[0].__name__}, so train() would ignore priorities. "
