@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
 from sb3_per.buffers.settings import OTHER_NAMES, PrioritySettings, hint
 
 
@@ -54,10 +56,6 @@ def with_defaults(stock: type, args: tuple[Any, ...], kwargs: dict[str, Any], de
     return {**defaults, **given, **kwargs}
 
 
-# Packages whose algorithms are stock.
-_STOCK_PACKAGES = ("stable_baselines3.", "sb3_contrib.", "sbx.")
-
-
 def check_order(cls: type, mixin: type) -> None:
     """
     Check the order of the bases.
@@ -66,9 +64,9 @@ def check_order(cls: type, mixin: type) -> None:
     :param mixin: class of this package that must stand left of the stock algorithm, or a parent of it
     :raises TypeError: if the stock algorithm stands left, so that its own ``train`` would run
     """
-    owner = next(base for base in cls.__mro__ if "train" in vars(base))
-    if owner.__module__.startswith(_STOCK_PACKAGES) and not issubclass(owner, mixin):
-        bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))
+    bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))
+    has_stock_train = super(mixin, cls).train is not OffPolicyAlgorithm.train  # type: ignore[arg-type]
+    if not has_stock_train and bases != list(cls.__bases__):
         raise TypeError(
             f"{cls.__name__} has no stock algorithm right of {bases[0].__name__}, so train() would ignore priorities. "
             f"Write class {cls.__name__}({', '.join(base.__name__ for base in bases)})"
