@@ -14,7 +14,7 @@ from gymnasium import spaces
 from stable_baselines3.common.save_util import data_to_json, json_to_data, open_path
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers import PrioritizedHerReplayBuffer
+from sb3_per.buffers import PrioritizedHerReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, PrioritySettings
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
 from sb3_per.storage.mapped import Folder
@@ -97,6 +97,8 @@ def warn_if_stock_refuses(model: "PrioritizedAlgorithm") -> None:
     """
     if model.n_steps == 1 or model.replay_buffer_class is PrioritizedHerReplayBuffer:
         return
+    if isinstance(model.replay_buffer, PrioritizedSequenceReplayBuffer):
+        return  # a recurrent algorithm has no stock counterpart
     if model.optimize_memory_usage:
         what = "optimize_memory_usage"
     elif isinstance(model.observation_space, spaces.Dict):

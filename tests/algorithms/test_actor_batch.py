@@ -10,7 +10,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 
 from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PERCrossQ, PrioritizedHerReplayBuffer
 from tests.helpers.algorithms import filled_model, normalized
-from tests.utils import MANY, counts_of, drawable_ids, filled_buffer
+from tests.helpers.buffers import MANY, counts_of, drawable_ids, filled_buffer
 
 # TQC asks for its observations as SAC does, and DDPG is TD3.
 ACTORS = (PERSAC, PERTD3, PERCrossQ)

@@ -29,10 +29,15 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from tests.utils import ROOT, STOCK
+from tests.helpers.models import STOCK
+from tests.helpers.project import ROOT
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=20, batch_size=8, device="cpu")
 ALL = (*STOCK, PERRecurrentDQN, PERRecurrentSAC)
+
+
+def with_slow(classes: Any, quick: Any) -> list[Any]:
+    return [pytest.param(cls, marks=[] if cls in quick else pytest.mark.slow) for cls in classes]
 
 
 def env_of(cls: Any) -> str:
@@ -42,15 +47,15 @@ def env_of(cls: Any) -> str:
 # ---- signatures
 
 
-@pytest.mark.parametrize("cls", STOCK)
-def test_the_signature_is_that_of_the_stock_class(cls):
-    shown = list(inspect.signature(cls).parameters.values())
-    stock = list(inspect.signature(STOCK[cls]).parameters.values())
-    assert shown[: len(stock)] == stock
-    assert {p.name: p.default for p in shown[len(stock) :]} == ({"double_q": False} if cls is PERDQN else {})
+def test_the_signature_is_that_of_the_stock_class():
+    for cls in STOCK:
+        shown = list(inspect.signature(cls).parameters.values())
+        stock = list(inspect.signature(STOCK[cls]).parameters.values())
+        assert shown[: len(stock)] == stock
+        assert {p.name: p.default for p in shown[len(stock) :]} == ({"double_q": False} if cls is PERDQN else {})
 
 
-@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize("cls", [PERDQN, PERTD3, PERRecurrentSAC])
 def test_the_constructor_and_subclasses_of_users_show_the_same_arguments(cls):
     """Scripts select hyperparameters by the names in the signature of the class or of its constructor."""
 
@@ -77,8 +82,11 @@ def test_recurrent_classes_show_all_arguments_and_their_own_defaults():
 
 
 def test_defaults_of_a_recurrent_class_give_way_to_arguments_by_position():
-    model = PERRecurrentDQN("MlpLstmPolicy", "CartPole-v1", 1e-3, 200, 20, 8, burn_in=1, device="cpu")
+    model: Any = PERRecurrentDQN("MlpLstmPolicy", "CartPole-v1", 1e-3, 200, 20, 8, burn_in=1, device="cpu")
     assert (model.batch_size, model.n_steps, model.train_freq.frequency) == (8, 5, 64)
+    model = PERRecurrentSAC("MlpLstmPolicy", "Pendulum-v1", 1e-3, 500, 20, 7, device="cpu")
+    assert (model.learning_rate, model.buffer_size, model.learning_starts, model.batch_size) == (1e-3, 500, 20, 7)
+    assert model.train_freq.frequency == 4
 
 
 def test_hyperparameters_selected_by_the_signature_reach_the_model():
@@ -131,7 +139,7 @@ def test_learn_takes_the_arguments_of_the_stock_class():
         assert ours == stock, cls
 
 
-@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize("cls", with_slow(ALL, (PERSAC, PERRecurrentDQN)))
 def test_the_example_of_a_docstring_makes_a_model(cls, monkeypatch):
     example = inspect.cleandoc(cls.__doc__).split("::\n\n", 1)[1].split("\n\n")[0]
     monkeypatch.setattr(cls, "learn", lambda self, total_timesteps: self)
@@ -173,56 +181,46 @@ def test_type_checkers_see_the_stock_constructors(tmp_path):
 # ---- wrong arguments
 
 
-@pytest.mark.parametrize(
-    "cls, keywords, message",
-    [
-        (PERSAC, dict(alpha=0.7), r"PERSAC has no argument 'alpha'.*PERSAC\(.*, replay_buffer_kwargs=dict\(alpha=0\.7\)\)"),
-        (PERSAC, dict(aplha=0.7), r"'aplha'.*replay_buffer_kwargs=dict\(alpha=0\.7\)"),
-        (PERDQN, dict(n_sampled_goal=4), "'n_sampled_goal'.*PrioritizedHerReplayBuffer"),
-        (PERSAC, dict(double_q=True), r"'double_q'.*PERDQN\(\.\.\., double_q=True\)"),
-        (PERDQN, dict(duoble_q=True), r"'duoble_q': did you mean 'double_q'\?"),
-        (PERDDPG, dict(bufer_size=1), "'bufer_size': did you mean 'buffer_size'"),
-        (PERTD3, dict(xyzzy=1, gama=1), "PERTD3 has no argument 'xyzzy'; 'gama': did you mean 'gamma'"),
-        (PERRecurrentDQN, dict(burnin=3), "'burnin': did you mean 'burn_in'"),
-    ],
-)
-def test_unknextra_arguments_are_refused_with_a_hint(cls, keywords, message):
-    with pytest.raises(TypeError, match=message):
-        cls("MlpPolicy", env_of(cls), **keywords)
+UNKNOWN_ARGUMENTS = [
+    (PERSAC, dict(alpha=0.7), r"PERSAC has no argument 'alpha'.*PERSAC\(.*, replay_buffer_kwargs=dict\(alpha=0\.7\)\)"),
+    (PERSAC, dict(aplha=0.7), r"'aplha'.*replay_buffer_kwargs=dict\(alpha=0\.7\)"),
+    (PERDQN, dict(n_sampled_goal=4), "'n_sampled_goal'.*PrioritizedHerReplayBuffer"),
+    (PERSAC, dict(double_q=True), r"'double_q'.*PERDQN\(\.\.\., double_q=True\)"),
+    (PERDQN, dict(duoble_q=True), r"'duoble_q': did you mean 'double_q'\?"),
+    (PERDDPG, dict(bufer_size=1), "'bufer_size': did you mean 'buffer_size'"),
+    (PERTD3, dict(xyzzy=1, gama=1), "PERTD3 has no argument 'xyzzy'; 'gama': did you mean 'gamma'"),
+    (PERRecurrentDQN, dict(burnin=3), "'burnin': did you mean 'burn_in'"),
+]
+UNKNOWN_SETTINGS = [
+    (dict(aplha=0.7), "PrioritizedReplayBuffer has no setting 'aplha': did you mean 'alpha'"),
+    (dict(handle_timeout=True), "did you mean 'handle_timeout_termination'"),
+    (dict(update_from_virtual=True), "'update_from_virtual'.*replay_buffer_class=PrioritizedHerReplayBuffer"),
+    (dict(sequence_length=4), "'sequence_length'.*PERRecurrentDQN"),
+    (dict(xyzzy=4), "no setting 'xyzzy'$"),
+]
 
 
-@pytest.mark.parametrize(
-    "keywords, message",
-    [
-        (dict(aplha=0.7), "PrioritizedReplayBuffer has no setting 'aplha': did you mean 'alpha'"),
-        (dict(handle_timeout=True), "did you mean 'handle_timeout_termination'"),
-        (dict(update_from_virtual=True), "'update_from_virtual'.*replay_buffer_class=PrioritizedHerReplayBuffer"),
-        (dict(sequence_length=4), "'sequence_length'.*PERRecurrentDQN"),
-        (dict(xyzzy=4), "no setting 'xyzzy'$"),
-    ],
-)
-def test_unknown_settings_are_refused_with_a_hint(keywords, message):
-    with pytest.raises(TypeError, match=message):
-        PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=keywords)
-
-
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        (dict(alpha=-0.5), r"-0\.5"),
-        (dict(scheme=type(None)), "Unknown scheme"),
-    ],
-)
-def test_errors_about_settings_are_raised_by_the_algorithm(settings, message):
-    with pytest.raises(ValueError, match=message):
-        PERSAC("MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=settings)
+def test_unknextra_arguments_and_settings_are_refused_with_a_hint():
+    for cls, keywords, message in UNKNOWN_ARGUMENTS:
+        with pytest.raises(TypeError, match=message):
+            cls("MlpPolicy", env_of(cls), **keywords)
+    for keywords, message in UNKNOWN_SETTINGS:
+        with pytest.raises(TypeError, match=message):
+            PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=keywords)
 
 
 def test_n_steps_in_replay_buffer_kwargs_must_agree_with_the_argument():
     model = PERDQN("MlpPolicy", "CartPole-v1", gamma=0.9, replay_buffer_kwargs=dict(n_steps=4), **SMALL)
     assert (model.replay_buffer.settings.n_steps, model.replay_buffer.settings.gamma) == (4, 0.9)
+    assert (model.n_steps, model.gamma, model.replay_buffer_kwargs) == (4, 0.9, {})
     with pytest.raises(ValueError, match="n_steps=3 contradicts"):
         PERDQN("MlpPolicy", "CartPole-v1", n_steps=3, replay_buffer_kwargs=dict(n_steps=4))
+    for settings, message in (
+        (dict(n_steps="4"), "n_steps must be an integer"),
+        (dict(gamma=2.0), r"gamma must be .*not 2\.0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=settings)
 
 
 @pytest.mark.parametrize("arguments", [{}, dict(n_steps=3)])
@@ -237,11 +235,11 @@ def test_gamma_in_replay_buffer_kwargs_must_agree_with_the_argument(arguments, t
     assert PERDQN.load(tmp_path / "model", gamma=0.8).replay_buffer.settings.gamma == 0.8
 
 
-@pytest.mark.parametrize("given", ["scheme='lap'", ["lap"], LAP()])
-def test_replay_buffer_kwargs_must_be_a_dictionary(given):
-    with pytest.raises(TypeError, match=r"must be a dictionary of settings, e\.g\. dict\(scheme='lap'\), not ") as refused:
-        PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=given, **SMALL)
-    assert repr(given) in str(refused.value)
+def test_replay_buffer_kwargs_must_be_a_dictionary():
+    for given in ("scheme='lap'", ["lap"], LAP()):
+        with pytest.raises(TypeError, match=r"must be a dictionary of settings, e\.g\. dict\(scheme='lap'\), not ") as refused:
+            PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=given, **SMALL)
+        assert repr(given) in str(refused.value)
 
 
 # ---- the order of bases
@@ -286,8 +284,7 @@ def test_bases_that_call_super_may_stand_left_of_the_mixin():
 # ---- the choice of the buffer
 
 
-@pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("is_dict", [False, True])
+@pytest.mark.parametrize("is_dict, n_steps", [(False, 3), (True, 1), (True, 3)])
 def test_the_buffer_class_fits_the_observations(is_dict, n_steps, recwarn):
     """SB3's classes are replaced, `n_steps` and `gamma` reach the buffer, and the user's dictionary does not change."""
     env, policy = (SimpleMultiObsEnv(), "MultiInputPolicy") if is_dict else ("CartPole-v1", "MlpPolicy")
@@ -331,7 +328,7 @@ def test_other_buffers_that_are_not_prioritized_are_refused(base):
         pass
 
     wanted = "PrioritizedHerReplayBuffer" if base is HerReplayBuffer else "PrioritizedReplayBuffer"
-    for cls in STOCK:
+    for cls in (PERSAC, PERDQN):
         with pytest.raises(ValueError, match=rf"\bOwn is not: use a subclass of {wanted}"):
             cls("MlpPolicy", env_of(cls), replay_buffer_class=Own)
 

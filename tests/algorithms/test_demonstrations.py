@@ -14,7 +14,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERDQN, PERSAC, PERCrossQ
 from tests.helpers.algorithms import Records
-from tests.utils import STOCK, fill
+from tests.helpers.buffers import fill
+from tests.helpers.models import STOCK
 
 DISCRETE = [cls.__name__ for cls in STOCK if "DQN" in cls.__name__]
 
@@ -170,13 +171,13 @@ def test_pretraining_needs_no_demonstration_fraction_and_logs_at_intervals():
     model.replay_buffer = type(model.replay_buffer).from_replay_buffer(model.replay_buffer, demonstration_fraction=0.0)
     model.pretrain(10, log_interval=4, progress_bar=True)
     assert len(lines) == 3 and model._n_updates == 10
-    assert not model.replay_buffer.demonstrations.are_drawn
+    assert not model.replay_buffer.mixture.draws_demonstrations
 
 
 def test_the_share_follows_the_training_progress():
     model, _ = make_model(PERSAC, replay_buffer_kwargs=dict(demonstration_fraction_end=0.0))
     model.learn(60)
-    assert model.replay_buffer.demonstrations.share == pytest.approx(0.0, abs=0.01)
+    assert model.replay_buffer.mixture.share.value == pytest.approx(0.0, abs=0.01)
 
 
 def test_hindsight_learns_before_its_first_episode_has_ended():
@@ -192,7 +193,7 @@ def test_hindsight_learns_before_its_first_episode_has_ended():
 
 
 def test_a_saved_model_keeps_the_settings(tmp_path):
-    model, _ = make_model(PERSAC, replay_buffer_kwargs=dict(demonstration_bonus=0.5))
+    model, _ = make_model(PERSAC, replay_buffer_kwargs=dict(demonstration_fraction_end=0.1))
     model.save(tmp_path / "model")
     model.save_replay_buffer(tmp_path / "buffer.pkl")
     loaded = PERSAC.load(tmp_path / "model", env=gym.make("Pendulum-v1"))

@@ -18,10 +18,8 @@ from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ
 ALGORITHMS = (PERSAC, PERTD3, PERDDPG, PERDQN, PERQRDQN, PERTQC, PERCrossQ)
 # Schemes with their own loss need scalar TD errors. The other schemes work with all algorithms.
 COMBINATIONS = [
-    *itertools.product(ALGORITHMS, ("proportional", "lap")),
-    *((cls, "pal") for cls in (PERSAC, PERDQN, PERQRDQN, PERTQC)),
-    *((cls, "rank") for cls in (PERSAC, PERDQN, PERTQC)),
-    *((cls, "uniform") for cls in (PERTD3, PERQRDQN)),
+    *zip(ALGORITHMS, itertools.cycle(("proportional", "rank", "lap", "pal", "uniform")), strict=False),
+    *zip(reversed(ALGORITHMS), itertools.cycle(("lap", "pal", "rank", "proportional")), strict=False),
 ]
 POLICIES = {"box": "MlpPolicy", "dict": "MultiInputPolicy", "image": "CnnPolicy"}
 

@@ -131,6 +131,7 @@ class Images(gym.Env):
         (Images, "CnnPolicy", [lambda env: VecFrameStack(env, 4)], "VecNormalize(VecTransposeImage(VecFrameStack(env)))"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The environment is already wrapped")
 def test_vec_normalize_inside_of_another_wrapper_gets_the_right_order(make_env, policy, wrappers, right_order, norm_obs):
     """Before the first step. SB3 stores observations from before normalization, which have another shape then."""
     keys = ["vec"] if make_env is SimpleMultiObsEnv else None
@@ -143,6 +144,7 @@ def test_vec_normalize_inside_of_another_wrapper_gets_the_right_order(make_env, 
     assert model.num_timesteps == 0 and model._last_obs is None
 
 
+@pytest.mark.filterwarnings("ignore:The environment is already wrapped")
 def test_vec_normalize_outside_or_inside_of_wrappers_of_the_same_shape_is_accepted():
     make = partial(make_vec_env, "CartPole-v1")
     for env in (VecNormalize(VecFrameStack(make(), 4)), VecMonitor(VecNormalize(make()))):

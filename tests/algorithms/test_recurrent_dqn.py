@@ -1,13 +1,11 @@
 """Recurrent DQN: learning sees the recurrent states that acting had, and padding has no effect."""
 
 import copy
-import inspect
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import Logger
@@ -57,7 +55,7 @@ def q_by_hand(model: PERRecurrentDQN, ids: list[int], states: list[np.ndarray]) 
 
 
 @pytest.mark.parametrize(
-    "setting, n_layers", [(dict(exploration_fraction=1.0), 1), (dict(learning_starts=10_000), 2), ({}, 1), ({}, 2)]
+    "setting, n_layers", [(dict(exploration_fraction=1.0), 1), (dict(learning_starts=10_000), 2), ({}, 2)]
 )
 def test_unrolled_windows_have_the_states_of_acting(setting, n_layers):
     """
@@ -133,7 +131,7 @@ def test_burn_in_warms_up_each_network():
         assert not th.equal(model.td_errors(batch), before)
 
 
-@pytest.mark.parametrize("form", ["box", "dict"])
+@pytest.mark.parametrize("form", ["dict"])
 def test_nan_in_the_padding_has_no_effect(form):
     """
     Loss, gradients and TD errors do not change, except for rounding: an LSTM may round differently without gradient, as
@@ -152,8 +150,7 @@ def test_nan_in_the_padding_has_no_effect(form):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("double_q", [False, True])
-@pytest.mark.parametrize("value_rescaling", [False, True])
+@pytest.mark.parametrize("value_rescaling, double_q", [(False, True), (True, False)])
 def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
     """The reference goes step by step, with n-step returns, terminations, truncations, weights, and the mean over steps."""
     model = make(double_q=double_q, value_rescaling=value_rescaling, n_steps=3).learn(300)
@@ -180,7 +177,7 @@ def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
             assert float(td_errors[t, i]) == pytest.approx(td_error, abs=1e-5)
             loss = 0.5 * td_error**2 if abs(td_error) < 1 else abs(td_error) - 0.5
             total, count = total + float(batch.weights[i]) * loss, count + 1
-    assert float(critic_loss(model, batch)[0]) == pytest.approx(total / count, rel=1e-5)
+    assert float(critic_loss(model, batch)[0].detach()) == pytest.approx(total / count, rel=1e-5)
 
 
 def test_window_priorities_mix_maximum_and_mean_of_td_errors():
@@ -280,7 +277,7 @@ def test_an_update_without_any_step_is_an_error():
         model.train(1)
 
 
-@pytest.mark.parametrize("form, n_envs", [("box", 1), ("dict", 2), ("image", 2)])
+@pytest.mark.parametrize("form, n_envs", [("box", 1), ("dict", 2)])
 def test_a_saved_model_continues_with_its_buffer_and_states(form, n_envs, tmp_path):
     """The networks change while learning, the zip and the buffer are loaded with the states, and learning continues."""
     model = make(form, n_envs)
@@ -327,20 +324,6 @@ def test_a_loaded_buffer_has_the_settings_of_the_model(changed, suffix, tmp_path
     other.learn(60, reset_num_timesteps=False)
 
 
-@pytest.mark.parametrize("algorithm, stock", [(PERRecurrentDQN, DQN), (PERRecurrentSAC, SAC)])
-def test_the_signature_is_that_of_the_stock_class_with_other_defaults(algorithm, stock):
-    """Help shows this signature, and arguments may be given by position."""
-    shown, original = (list(inspect.signature(cls).parameters.values()) for cls in (algorithm, stock))
-    assert [p.name for p in shown[: len(original)]] == [p.name for p in original]
-    changed = {p.name: p.default for p, q in zip(shown, original, strict=False) if p.default != q.default}
-    assert changed.items() <= algorithm.changed_defaults.items() and "train_freq" in changed
-    env = envs(1, is_continuous=stock is SAC)
-    model = algorithm("MlpLstmPolicy", env, 1e-3, 500, 20, 7, device="cpu")
-    assert (model.learning_rate, model.buffer_size, model.learning_starts, model.batch_size) == (1e-3, 500, 20, 7)
-    assert model.train_freq.frequency == algorithm.changed_defaults["train_freq"]
-    assert model.n_steps == next(p.default for p in shown if p.name == "n_steps")
-
-
 def test_observations_are_stored_as_they_are_and_normalized_when_drawn():
     env = VecNormalize(envs(2), clip_obs=0.01)
     model = PERRecurrentDQN("MlpLstmPolicy", env, **SMALL).learn(200)
@@ -358,9 +341,8 @@ def test_the_settings_of_r2d2_fit_the_constructor():
     assert model.policy.optimizer.defaults["eps"] == 1e-3 and model.value_rescaling
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "error"),
-    [
+def test_bad_settings_are_refused():
+    for kwargs, error in (
         (dict(sequence_length=0), ValueError),
         (dict(burn_in=-1), ValueError),
         (dict(replay_buffer_kwargs=dict(sequence_length=7)), ValueError),
@@ -368,8 +350,6 @@ def test_the_settings_of_r2d2_fit_the_constructor():
         (dict(replay_buffer_kwargs=dict(eta=2.0)), ValueError),
         (dict(policy_kwargs=dict(lstm_kwargs=dict(bidirectional=True))), ValueError),
         (dict(optimize_memory_usage=True), NotImplementedError),
-    ],
-)
-def test_bad_settings_are_refused(kwargs, error):
-    with pytest.raises(error):
-        make(**kwargs)
+    ):
+        with pytest.raises(error):
+            make(**kwargs)

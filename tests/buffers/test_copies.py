@@ -23,7 +23,9 @@ def pickled(buffer: Any) -> Any:
     return pickle.loads(pickle.dumps(buffer))
 
 
-@pytest.mark.parametrize("name, clone", [(name, (pickled, copy.deepcopy)[i % 2]) for i, name in enumerate(SETTINGS)], ids=str)
+@pytest.mark.parametrize(
+    "name, clone", [(name, (pickled, copy.deepcopy)[i % 2]) for i, name in enumerate(SETTINGS)], ids=SETTINGS
+)
 def test_copies_continue_like_the_original(name, clone):
     buffer = filled_buffer(**SETTINGS[name])
     for _ in range(3):

@@ -35,6 +35,8 @@ from tests.helpers.frames import ACTIONS, Stream, shape_of
 from tests.helpers.her import Player, make_env, make_her
 from tests.helpers.messages import no_user_warnings
 
+pytestmark = pytest.mark.filterwarnings("ignore:The buffer has .* demonstrations")
+
 
 @settings(max_examples=60, deadline=None)
 @given(share=st.floats(0.001, 1.0), batch_size=st.integers(1, 300), seed=st.integers(0, 3))
@@ -168,21 +170,21 @@ def test_priorities_of_demonstrations_are_updated_by_id():
     assert set(batch.indices[batch.is_demonstration]) == {ids[5]}
 
 
-@pytest.mark.parametrize("bad", ["id", "error of a demonstration", "error of experience", "unknown id"])
-def test_a_refused_update_changes_neither_experience_nor_demonstrations(bad):
-    buffer = mixed()
-    batch = buffer.sample(40)
-    ids, errors = batch.indices.copy(), np.ones(40)
-    if bad == "id":
-        ids[-1] = demonstration_ids(buffer)[-1] + 1
-    elif bad == "unknown id":
-        ids[0] = 10_000
-    else:
-        errors[-1 if bad == "error of a demonstration" else 0] = np.nan
-    before = pickle.dumps(buffer)
-    with pytest.raises(IndexError if "id" in bad else ValueError, match=r"never issued|finite"):
-        buffer.update_priorities(ids, errors)
-    assert pickle.dumps(buffer) == before
+def test_a_refused_update_changes_neither_experience_nor_demonstrations():
+    for bad in ["id", "error of a demonstration", "error of experience", "unknown id"]:
+        buffer = mixed()
+        batch = buffer.sample(40)
+        ids, errors = batch.indices.copy(), np.ones(40)
+        if bad == "id":
+            ids[-1] = demonstration_ids(buffer)[-1] + 1
+        elif bad == "unknown id":
+            ids[0] = 10_000
+        else:
+            errors[-1 if bad == "error of a demonstration" else 0] = np.nan
+        before = pickle.dumps(buffer)
+        with pytest.raises(IndexError if "id" in bad else ValueError, match=r"never issued|finite"):
+            buffer.update_priorities(ids, errors)
+        assert pickle.dumps(buffer) == before
 
 
 def test_demonstration_share_falls_with_training_progress_and_never_rises():
@@ -390,19 +392,16 @@ def test_sampling_without_demonstrations_says_how_to_add_some():
         buffer.sample(4)
 
 
-@pytest.mark.parametrize(
-    "settings_, error, message",
-    [
+def test_bad_demonstration_settings_are_refused():
+    for settings_, error, message in [
         (dict(demonstration_fraction=-0.1), ValueError, "demonstration_fraction must be a number .* not -0.1"),
         (dict(demonstration_fraction=1.1), ValueError, "demonstration_fraction"),
         (dict(demonstration_fraction=0.2, demonstration_fraction_end=0.5), ValueError, "demonstration_fraction_end=0.5"),
         (dict(demonstration_fraction=0.2, optimize_memory_usage=True), NotImplementedError, "optimize_memory_usage"),
-    ],
-)
-def test_bad_demonstration_settings_are_refused(settings_, error, message):
-    storage = dict(handle_timeout_termination=False) if "optimize_memory_usage" in settings_ else {}
-    with pytest.raises(error, match=message):
-        make_buffer(**settings_, **storage)
+    ]:
+        storage = dict(handle_timeout_termination=False) if "optimize_memory_usage" in settings_ else {}
+        with pytest.raises(error, match=message):
+            make_buffer(**settings_, **storage)
 
 
 def test_sequences_refuse_demonstrations():
@@ -414,17 +413,22 @@ def test_sequences_refuse_demonstrations():
         buffer.add_demonstrations(*demonstrations(spaces_[0], 5))
 
 
-@pytest.mark.parametrize("wrong", range(6))
-def test_refused_demonstrations_change_nothing(wrong):
-    buffer = mixed()
-    added = demonstrations(buffer.observation_space, 4)
-    added[wrong] = [np.zeros((4, 1, 9)), np.zeros((3, 1, 3)), np.zeros((4, 1, 5)), np.zeros(4), np.zeros((2, 1)), [[{}]] * 3][
-        wrong
-    ]
-    before = pickle.dumps(buffer)
-    with pytest.raises(ValueError):
-        buffer.add_demonstrations(*added)
-    assert pickle.dumps(buffer) == before
+def test_refused_demonstrations_change_nothing():
+    for wrong in range(6):
+        buffer = mixed()
+        added = demonstrations(buffer.observation_space, 4)
+        added[wrong] = [
+            np.zeros((4, 1, 9)),
+            np.zeros((3, 1, 3)),
+            np.zeros((4, 1, 5)),
+            np.zeros(4),
+            np.zeros((2, 1)),
+            [[{}]] * 3,
+        ][wrong]
+        before = pickle.dumps(buffer)
+        with pytest.raises(ValueError):
+            buffer.add_demonstrations(*added)
+        assert pickle.dumps(buffer) == before
 
 
 def test_demonstrations_from_another_space_or_an_empty_buffer_are_refused():

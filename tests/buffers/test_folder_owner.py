@@ -28,6 +28,11 @@ from tests.helpers.messages import caught_user_warnings, no_user_warnings
 from tests.helpers.project import ROOT
 from tests.helpers.steps import files_in, make_of_kind, step_of
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The loaded buffer has other settings"),
+    pytest.mark.filterwarnings("ignore:frames="),
+]
+
 # ---- forked processes
 
 
@@ -426,6 +431,7 @@ import copy, pickle, sys
 import numpy as np
 from gymnasium import spaces
 from sb3_per import PrioritizedReplayBuffer
+
 box = spaces.Box(0, 255, (2, 64, 64), np.uint8)
 buffer = PrioritizedReplayBuffer(2_000, box, spaces.Discrete(2), "cpu", storage_folder=sys.argv[1] + "/folder")
 obs = np.ones((1, 2, 64, 64), np.uint8)

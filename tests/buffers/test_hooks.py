@@ -31,6 +31,11 @@ from tests.helpers.buffers import (
 )
 from tests.helpers.project import ROOT
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The newest episodes"),
+    pytest.mark.filterwarnings("ignore:The loaded buffer has other settings"),
+]
+
 STOCK_CLASSES = (BaseBuffer, ReplayBuffer, DictReplayBuffer, NStepReplayBuffer, HerReplayBuffer)
 OUR_CLASSES = (
     PrioritizedReplayBuffer,

@@ -49,20 +49,17 @@ def test_her_applies_td_errors_at_the_end_of_the_episode():
     np.testing.assert_allclose(buffer.priorities[:3], [[1, 0], [2, 0], [3, 0]], atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    "setting, td_errors, value",
-    [
+def test_bad_td_errors_add_nothing():
+    for setting, td_errors, value in [
         ("max", [1.0, 2.0], "initial_priority='td_error', not 'max'"),
         ("td_error", [1.0, np.nan], "nan"),
         ("td_error", [1.0, 2.0, 3.0], r"\(3,\)"),
-    ],
-)
-def test_bad_td_errors_add_nothing(setting, td_errors, value):
-    buffer = make_buffer(6, n_envs=2, initial_priority=setting)
-    fill([buffer], 3)
-    before = contents_of(buffer)
-    with pytest.raises(ValueError, match=value):
-        buffer.add(
-            np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((2, 2)), np.zeros(2), np.zeros(2), [{}] * 2, td_errors=td_errors
-        )
-    assert_same_state(contents_of(buffer), before)
+    ]:
+        buffer = make_buffer(6, n_envs=2, initial_priority=setting)
+        fill([buffer], 3)
+        before = contents_of(buffer)
+        with pytest.raises(ValueError, match=value):
+            buffer.add(
+                np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((2, 2)), np.zeros(2), np.zeros(2), [{}] * 2, td_errors=td_errors
+            )
+        assert_same_state(contents_of(buffer), before)

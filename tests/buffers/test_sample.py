@@ -22,6 +22,12 @@ from tests.helpers.buffers import (
     stock_rows,
 )
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The buffer has .* demonstrations"),
+    pytest.mark.filterwarnings("ignore:frames="),
+]
+
+
 # VecNormalize can normalize only Box observations.
 SPACES_AND_NORMALIZATION = [*((name, False) for name in OBSERVATION_SPACES), ("box", True), ("box64", True)]
 

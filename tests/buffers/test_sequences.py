@@ -354,9 +354,8 @@ def test_sample_and_update_run_no_python_loop_over_the_batch():
     assert work[1] == work[2] == work[3]
 
 
-@pytest.mark.parametrize(
-    "kwargs, error, message",
-    [
+def test_bad_settings_are_refused_before_allocation():
+    for kwargs, error, message in [
         (dict(sequence_length=0), ValueError, "sequence_length .* not 0"),
         (dict(burn_in=-1), ValueError, "burn_in .* not -1"),
         (dict(sequence_period=0), ValueError, "sequence_period .* not 0"),
@@ -369,12 +368,9 @@ def test_sample_and_update_run_no_python_loop_over_the_batch():
         (dict(recency=0.99), NotImplementedError, "recency=0.99"),
         (dict(initial_priority="td_error"), NotImplementedError, "initial_priority"),
         (dict(actor_batch="uniform"), NotImplementedError, "actor_batch"),
-    ],
-)
-def test_bad_settings_are_refused_before_allocation(kwargs, error, message):
-    # A buffer of this size fits no RAM, so the settings are checked before the allocation.
-    with pytest.raises(error, match=message):
-        make_sequences(10**15, **kwargs)
+    ]:
+        with pytest.raises(error, match=message):
+            make_sequences(10**15, **kwargs)
 
 
 def test_a_model_that_is_not_recurrent_is_refused():

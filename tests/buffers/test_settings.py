@@ -8,9 +8,8 @@ from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, Propor
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 
 
-@pytest.mark.parametrize(
-    "kwargs, value",
-    [
+def test_bad_settings_are_refused_before_allocation():
+    for kwargs, value in [
         (dict(alpha=-0.1), "-0.1"),
         (dict(alpha=np.nan), "nan"),
         (dict(beta_start=1.1), "1.1"),
@@ -28,12 +27,9 @@ from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_
         (dict(recency=0.0), r"recency must be a number in \(0, 1\], not 0.0"),
         (dict(recency_min=0), "recency_min must be an integer of at least 1, not 0"),
         (dict(kappa="auto", scheme="lap"), "kappa must be a number above 0, not 'auto'"),
-    ],
-    ids=str,
-)
-def test_bad_settings_are_refused_before_allocation(kwargs, value):
-    with pytest.raises(ValueError, match=value):
-        make_buffer(10**12, **kwargs)
+    ]:
+        with pytest.raises(ValueError, match=value):
+            make_buffer(10**12, **kwargs)
 
 
 @pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2,)), OBSERVATION_SPACES["dict"]])

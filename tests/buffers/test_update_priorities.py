@@ -113,9 +113,8 @@ def test_stale_ids_are_skipped_any_number_of_laps_later():
 TD_ERRORS = np.array([[0.5, -1.5], [-2.0, 2.0], [0.0, 1.0]])
 
 
-@pytest.mark.parametrize(
-    "td_errors",
-    [
+def test_td_errors_may_be_arrays_tensors_or_lists():
+    for td_errors in [
         TD_ERRORS,
         -TD_ERRORS,
         np.abs(TD_ERRORS).astype(np.float32),
@@ -125,30 +124,25 @@ TD_ERRORS = np.array([[0.5, -1.5], [-2.0, 2.0], [0.0, 1.0]])
         TD_ERRORS.tolist(),
         np.abs(TD_ERRORS).mean(axis=1),
         np.abs(TD_ERRORS).mean(axis=1, keepdims=True),
-    ],
-)
-def test_td_errors_may_be_arrays_tensors_or_lists(td_errors):
-    buffer = make_buffer(3)
-    fill([buffer], 3)
-    if isinstance(td_errors, np.ndarray):
-        td_errors.setflags(write=False)
-    assert buffer.update_priorities(np.arange(3, dtype=np.int32), td_errors) == 3
-    np.testing.assert_allclose(buffer.priorities[:, 0], (np.array([1.0, 2.0, 0.5]) + 1e-6) ** 0.6, rtol=1e-6)
+    ]:
+        buffer = make_buffer(3)
+        fill([buffer], 3)
+        if isinstance(td_errors, np.ndarray):
+            td_errors.setflags(write=False)
+        assert buffer.update_priorities(np.arange(3, dtype=np.int32), td_errors) == 3
+        np.testing.assert_allclose(buffer.priorities[:, 0], (np.array([1.0, 2.0, 0.5]) + 1e-6) ** 0.6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "reduction, expected", [("mean", [1.0, 2.0, 0.5]), ("max", [1.5, 2.0, 1.0]), ("min", [0.5, 2.0, 0.0])]
-)
-def test_td_errors_of_several_critics_are_reduced(reduction, expected):
-    buffer = make_buffer(3, td_error_reduction=reduction, alpha=1.0, epsilon=0.25)
-    fill([buffer], 3)
-    buffer.update_priorities(np.arange(3), TD_ERRORS)
-    np.testing.assert_allclose(buffer.priorities[:, 0], np.array(expected) + 0.25)
+def test_td_errors_of_several_critics_are_reduced():
+    for reduction, expected in [("mean", [1.0, 2.0, 0.5]), ("max", [1.5, 2.0, 1.0]), ("min", [0.5, 2.0, 0.0])]:
+        buffer = make_buffer(3, td_error_reduction=reduction, alpha=1.0, epsilon=0.25)
+        fill([buffer], 3)
+        buffer.update_priorities(np.arange(3), TD_ERRORS)
+        np.testing.assert_allclose(buffer.priorities[:, 0], np.array(expected) + 0.25)
 
 
-@pytest.mark.parametrize(
-    "call, error, value",
-    [
+def test_a_bad_update_changes_nothing():
+    for call, error, value in [
         (lambda b: b.update_priorities([0, 1], [1.0]), ValueError, r"\(1,\)"),
         (lambda b: b.update_priorities([0, 1], np.ones((1, 2))), ValueError, r"\(1, 2\)"),
         (lambda b: b.update_priorities([0, 1], np.ones((2, 2, 1))), ValueError, r"\(2, 2, 1\)"),
@@ -161,14 +155,12 @@ def test_td_errors_of_several_critics_are_reduced(reduction, expected):
         (lambda b: b.update_priorities([4, -1], [9.0, 9.0]), IndexError, "-1"),
         (lambda b: b.update_priorities([4.0, 5.0], [9.0, 9.0]), IndexError, "float64"),
         (lambda b: b.update_priorities([[4, 5]], [[9.0, 9.0]]), ValueError, r"\(1, 2\)"),
-    ],
-)
-def test_a_bad_update_changes_nothing(call, error, value):
-    buffer = make_buffer(5, n_envs=2)
-    fill([buffer], 7)
-    before = contents_of(buffer)
-    random_state = np.random.get_state()[1].copy()
-    with pytest.raises(error, match=value):
-        call(buffer)
-    assert_same_state(contents_of(buffer), before)
-    np.testing.assert_array_equal(np.random.get_state()[1], random_state)
+    ]:
+        buffer = make_buffer(5, n_envs=2)
+        fill([buffer], 7)
+        before = contents_of(buffer)
+        random_state = np.random.get_state()[1].copy()
+        with pytest.raises(error, match=value):
+            call(buffer)
+        assert_same_state(contents_of(buffer), before)
+        np.testing.assert_array_equal(np.random.get_state()[1], random_state)

@@ -34,16 +34,33 @@ def normalized(env_id: str) -> VecNormalize:
 
 
 # algorithm, policy, environment, keyword arguments
-CONFIGURATIONS = {
+CONFIGURATIONS: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
     "sac": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", {}),
-    "sac-fixed-entropy": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(ent_coef=0.2)),
-    "sac-initial-entropy": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(ent_coef="auto_0.1", target_entropy=-0.5)),
-    "sac-sde": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(use_sde=True, sde_sample_freq=4, use_sde_at_warmup=True)),
-    "sac-target-interval": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(target_update_interval=3, tau=0.1)),
-    "sac-critics": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(policy_kwargs=dict(net_arch=[8], n_critics=3))),
-    "sac-n-steps": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(n_steps=3, gamma=0.9)),
-    "sac-normalized": (PERSAC, "MlpPolicy", lambda: normalized("Pendulum-v1"), {}),
-    "sac-schedule": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(learning_rate=lambda remaining: 1e-2 * remaining)),
+    "sac-fixed-entropy": (
+        PERSAC,
+        "MlpPolicy",
+        lambda: "Pendulum-v1",
+        dict(ent_coef=0.2, policy_kwargs=dict(net_arch=[8], n_critics=3)),
+    ),
+    "sac-initial-entropy": (
+        PERSAC,
+        "MlpPolicy",
+        lambda: normalized("Pendulum-v1"),
+        dict(ent_coef="auto_0.1", target_entropy=-0.5, target_update_interval=3, tau=0.1),
+    ),
+    "sac-sde": (
+        PERSAC,
+        "MlpPolicy",
+        lambda: "Pendulum-v1",
+        dict(
+            use_sde=True,
+            sde_sample_freq=4,
+            use_sde_at_warmup=True,
+            n_steps=3,
+            gamma=0.9,
+            learning_rate=lambda remaining: 1e-2 * remaining,
+        ),
+    ),
     "sac-images": (PERSAC, "CnnPolicy", lambda: image_env(False), dict(policy_kwargs=dict(net_arch=[8]))),
     "sac-shared-images": (
         PERSAC,
@@ -53,31 +70,38 @@ CONFIGURATIONS = {
     ),
     "sac-dict": (PERSAC, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=False), {}),
     "dqn": (PERDQN, "MlpPolicy", lambda: "CartPole-v1", {}),
-    "dqn-n-steps": (PERDQN, "MlpPolicy", lambda: "CartPole-v1", dict(n_steps=5, gamma=0.9)),
-    "dqn-normalized": (PERDQN, "MlpPolicy", lambda: normalized("CartPole-v1"), {}),
-    "dqn-clipped": (PERDQN, "MlpPolicy", lambda: "CartPole-v1", dict(max_grad_norm=0.01, tau=0.5, target_update_interval=10)),
-    "dqn-images": (PERDQN, "CnnPolicy", lambda: image_env(True), {}),
+    "dqn-normalized": (PERDQN, "MlpPolicy", lambda: normalized("CartPole-v1"), dict(n_steps=5, gamma=0.9)),
+    "dqn-images": (
+        PERDQN,
+        "CnnPolicy",
+        lambda: image_env(True),
+        dict(max_grad_norm=0.01, tau=0.5, target_update_interval=10),
+    ),
     "td3": (PERTD3, "MlpPolicy", lambda: "Pendulum-v1", {}),
-    "td3-delay": (PERTD3, "MlpPolicy", lambda: "Pendulum-v1", dict(policy_delay=3, target_noise_clip=0.1, n_steps=3)),
-    "td3-images": (PERTD3, "CnnPolicy", lambda: image_env(False), dict(policy_kwargs=dict(net_arch=[8]))),
+    "td3-delay": (
+        PERTD3,
+        "MlpPolicy",
+        lambda: normalized("Pendulum-v1"),
+        dict(policy_delay=3, target_noise_clip=0.1, n_steps=3),
+    ),
     "td3-shared-images": (
         PERTD3,
         "CnnPolicy",
         lambda: image_env(False),
         dict(policy_kwargs=dict(net_arch=[8], share_features_extractor=True)),
     ),
-    "td3-dict": (PERTD3, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=False), {}),
-    "td3-normalized": (PERTD3, "MlpPolicy", lambda: normalized("Pendulum-v1"), {}),
-    "ddpg": (PERDDPG, "MlpPolicy", lambda: "Pendulum-v1", {}),
-    "ddpg-n-steps": (PERDDPG, "MlpPolicy", lambda: "Pendulum-v1", dict(n_steps=3, tau=0.1)),
+    "ddpg": (PERDDPG, "MlpPolicy", lambda: "Pendulum-v1", dict(n_steps=3, tau=0.1)),
     "tqc": (PERTQC, "MlpPolicy", lambda: "Pendulum-v1", {}),
-    "tqc-truncation": (PERTQC, "MlpPolicy", lambda: "Pendulum-v1", dict(top_quantiles_to_drop_per_net=5, n_steps=2)),
-    "tqc-sde": (PERTQC, "MlpPolicy", lambda: "Pendulum-v1", dict(use_sde=True, ent_coef=0.1, target_update_interval=2)),
-    "tqc-dict": (PERTQC, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=False), {}),
-    "tqc-quantiles": (
+    "tqc-sde": (
         PERTQC,
         "MlpPolicy",
         lambda: "Pendulum-v1",
+        dict(use_sde=True, ent_coef=0.1, target_update_interval=2, top_quantiles_to_drop_per_net=5, n_steps=2),
+    ),
+    "tqc-dict": (
+        PERTQC,
+        "MultiInputPolicy",
+        lambda: SimpleMultiObsEnv(discrete_actions=False),
         dict(policy_kwargs=dict(net_arch=[8], n_quantiles=11, n_critics=3)),
     ),
     "crossq": (PERCrossQ, "MlpPolicy", lambda: "Pendulum-v1", {}),
@@ -89,16 +113,13 @@ CONFIGURATIONS = {
         lambda: "Pendulum-v1",
         dict(policy_kwargs=dict(net_arch=[16, 16], batch_norm=False)),
     ),
-    "qrdqn": (PERQRDQN, "MlpPolicy", lambda: "CartPole-v1", {}),
-    "qrdqn-quantiles": (
+    "qrdqn": (PERQRDQN, "MlpPolicy", lambda: "CartPole-v1", dict(n_steps=3)),
+    "qrdqn-dict": (
         PERQRDQN,
-        "MlpPolicy",
-        lambda: "CartPole-v1",
-        dict(n_steps=3, max_grad_norm=0.1, policy_kwargs=dict(net_arch=[8], n_quantiles=7)),
+        "MultiInputPolicy",
+        lambda: SimpleMultiObsEnv(discrete_actions=True),
+        dict(max_grad_norm=0.1, policy_kwargs=dict(net_arch=[8], n_quantiles=7)),
     ),
-    "qrdqn-images": (PERQRDQN, "CnnPolicy", lambda: image_env(True), {}),
-    "qrdqn-dict": (PERQRDQN, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=True), {}),
-    "dqn-dict": (PERDQN, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=True), {}),
 }
 
 

@@ -55,7 +55,7 @@ def shared(name: str) -> Any:
     buffer = model.replay_buffer
     buffer.reset()
     fill([buffer], 60)
-    buffer.beta_schedule.beta = buffer.settings.beta_start
+    buffer.beta_schedule.value = buffer.settings.beta_start
     model.set_logger(Logger(None, []))
     return model
 

@@ -12,11 +12,11 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.logger import configure
 
-from sb3_per import PERDQN, PERSAC, PrioritizedHerReplayBuffer, PriorityMonitor
+from sb3_per import PERDQN, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, PriorityMonitor
 from sb3_per.monitoring.monitor import DrawRecord, statistics
 from sb3_per.monitoring.plots import plot_buffer
 from tests.helpers.buffers import fill, make_buffer
-from tests.helpers.messages import no_user_warnings
+from tests.helpers.messages import caught_user_warnings, no_user_warnings
 
 HISTOGRAMS = {"per/priorities", "per/weights", "per/age"}
 SCALARS = {"per/never_drawn", "per/buffer_effective_sample_size"}
@@ -92,7 +92,8 @@ def test_effective_sample_size_of_huge_masses_is_finite():
 
 
 def test_tensorboard_shows_histograms_and_scalars(tmp_path):
-    model = PERSAC("MlpPolicy", "Pendulum-v1", tensorboard_log=str(tmp_path), policy_kwargs=dict(net_arch=[8]), batch_size=8)
+    kwargs: dict[str, Any] = dict(policy_kwargs=dict(net_arch=[8]), batch_size=8, learning_starts=100, train_freq=1)
+    model = PERDQN("MlpPolicy", "CartPole-v1", tensorboard_log=str(tmp_path), **kwargs)
     model.learn(500, callback=PriorityMonitor(interval=150))
     events = written(tmp_path)
     assert HISTOGRAMS <= set(events.Tags()["histograms"])
@@ -126,7 +127,8 @@ def test_monitor_works_with_hindsight(tmp_path):
 def test_the_monitor_does_not_change_training(tmp_path):
     def trained(callback: Any, log: Any) -> Any:
         kwargs: dict[str, Any] = dict(policy_kwargs=dict(net_arch=[8]), batch_size=8, seed=0, tensorboard_log=log)
-        return PERSAC("MlpPolicy", "Pendulum-v1", **kwargs).learn(300, callback=callback)
+        model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=100, train_freq=1, **kwargs)
+        return model.learn(300, callback=callback)
 
     monitored, plain = trained(PriorityMonitor(interval=50), str(tmp_path)), trained(None, None)
     for ours, theirs in zip(monitored.policy.parameters(), plain.policy.parameters(), strict=True):
@@ -143,11 +145,26 @@ def test_the_monitor_does_not_change_training(tmp_path):
     assert monitored.replay_buffer.draw_record.counts(monitored.replay_buffer.transition_ids[:400]).sum() == 300 * 8
 
 
-def test_without_an_output_nothing_is_computed(monkeypatch):
-    monkeypatch.setattr("sb3_per.monitoring.monitor.statistics", None)
-    model = PERSAC("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[8]), batch_size=8)
-    with pytest.warns(UserWarning, match="nowhere to write"):
-        model.learn(110, callback=PriorityMonitor(interval=2))
+class Counting(PrioritizedReplayBuffer):
+    """Counts how often its priorities are asked for."""
+
+    n_asked = 0
+
+    @property
+    def priorities(self) -> np.ndarray:
+        type(self).n_asked += 1
+        return super().priorities
+
+
+@pytest.mark.parametrize("has_output", [False, True])
+def test_without_an_output_nothing_is_computed(has_output, tmp_path):
+    Counting.n_asked = 0
+    kwargs = dict(tensorboard_log=str(tmp_path)) if has_output else {}
+    model = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_class=Counting, buffer_size=100, **kwargs)
+    with caught_user_warnings() as caught:
+        model.learn(50, callback=PriorityMonitor(interval=10))
+    assert (Counting.n_asked > 0) == has_output
+    assert any("nowhere to write" in text for text in caught) == (not has_output)
 
 
 def test_bad_arguments_are_refused():

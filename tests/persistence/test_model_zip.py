@@ -137,7 +137,7 @@ def test_settings_given_to_load_replace_those_of_the_zip(tmp_path):
         PERDQN.load(tmp_path / "model", custom_objects=dict(replay_buffer_kwargs=dict(beta_start=0.2))),
     ):
         assert (loaded.replay_buffer.scheme.alpha, loaded.replay_buffer.settings.beta_start) == (0.6, 0.2)
-        assert loaded.replay_buffer.beta == 0.2
+        assert loaded.replay_buffer.beta == 1.0  # of the saved run: beta never decreases
     assert PERDQN.load(tmp_path / "model", buffer_size=1).replay_buffer.buffer_size == 1
     stock = PERDQN.load(tmp_path / "model", replay_buffer_class=ReplayBuffer)
     assert type(stock.replay_buffer) is PrioritizedReplayBuffer

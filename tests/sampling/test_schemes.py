@@ -11,6 +11,8 @@ from sb3_per import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
 from sb3_per.sampling.schemes import make_scheme
 from tests.helpers.buffers import fill, make_buffer
 
+pytestmark = pytest.mark.filterwarnings("ignore::sb3_per.buffers.settings.IgnoredSettingWarning")
+
 
 def test_proportional_masses_follow_the_formula():
     abs_td_errors = np.array([0.0, 1e-9, 0.3, 4.0])

@@ -11,8 +11,8 @@ import pytest
 from stable_baselines3.common.logger import Logger
 
 from sb3_per.sbx.batches import Logged, of_torch, stacked
-from tests.sbx.models import BATCH_SIZE, leaves, make, shared
-from tests.utils import fill
+from tests.helpers.buffers import fill
+from tests.helpers.sbx_models import BATCH_SIZE, leaves, make, shared
 
 COMPILATIONS: list[str] = []
 

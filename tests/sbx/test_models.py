@@ -17,8 +17,8 @@ import sb3_per
 from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.distributed import make_actors
 from tests.helpers.algorithms import Records, recorded
-from tests.sbx.models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
-from tests.utils import CountingEnv, fill
+from tests.helpers.buffers import CountingEnv, fill
+from tests.helpers.sbx_models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

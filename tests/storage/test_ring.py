@@ -46,7 +46,8 @@ def test_slots_ids_and_newest_steps_equal_lists_of_steps(data):
         assert ring.complete_slots().tolist() == [slot for _, slot in by_id]
         lost = [held[env][0] % n_rows * n_envs + env for env in everybody if len(complete[env]) < len(held[env])]
         assert sorted(ring.incomplete_slots().tolist()) == sorted(lost)
-        np.testing.assert_array_equal(ring.oldest_held, [steps[0] if steps else end for steps, end in zip(held, ring.n_added, strict=True)])
+        oldest = [steps[0] if steps else begin for steps in held]
+        np.testing.assert_array_equal(ring.oldest_held, oldest)
         # From old to new: first by the number of later steps of the environment, then by the environment.
         order = sorted((-(held[env][-1] - step), env, step) for env in everybody for step in complete[env])
         expected = [step % n_rows * n_envs + env for _, env, step in order]

@@ -1,0 +1,279 @@
+"""Which mass a transition gets when it can be drawn: its own, or that of a new one; and what a user's classes make of it."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sb3_per import PrioritizedReplayBuffer, PriorityScheme
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from tests.helpers.buffers import (
+    OtherStoreBuffer,
+    assert_same_batches,
+    assert_same_state,
+    contents_of,
+    drawable_ids,
+    fill,
+    filled_buffer,
+    make_buffer,
+)
+from tests.helpers.demonstrations import demonstration_ids, demonstrations, mixed
+from tests.helpers.saved import Player, make
+
+
+class Halves(PriorityScheme):
+    """A scheme of a user's, with nothing but a priority."""
+
+    def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        return 0.5 + 0.5 * abs_td_errors
+
+
+def steps_with(n_steps: int, n_envs: int = 2) -> tuple[Any, ...]:
+    """Make arguments of ``extend`` for a buffer of vectors."""
+    zeros = np.zeros((n_steps, n_envs))
+    vectors = np.zeros((n_steps, n_envs, 3))
+    return vectors, vectors, np.zeros((n_steps, n_envs, 2)), zeros, zeros, [[{}] * n_envs] * n_steps
+
+
+def pickled(buffer: Any) -> Any:
+    """Make a copy by a pickle."""
+    return pickle.loads(pickle.dumps(buffer))
+
+
+# ---- classes of a user
+
+
+def test_a_store_and_a_scheme_of_the_user_work_together():
+    """The store has ``write`` and ``read`` alone, and the scheme ``priority`` alone."""
+    plain = make_buffer(9, 2, scheme=Halves(alpha=1.0))
+    buffer = OtherStoreBuffer(18, plain.observation_space, plain.action_space, "cpu", 2, scheme=Halves(alpha=1.0))
+    fill([plain, buffer], 14)
+    for copied in (lambda buffer: buffer, pickled, copy.deepcopy):
+        buffer = copied(buffer)
+        ids = drawable_ids(buffer)
+        errors = np.random.default_rng(len(ids)).normal(size=(18, 2))
+        batches = []
+        for each in (plain, buffer):
+            assert each.update_priorities(ids, errors) == 18
+            np.random.seed(0)
+            batches.append(each.sample(40))
+        assert_same_batches(batches[1], batches[0])
+        np.testing.assert_allclose(buffer.priorities.ravel()[ids % 18], 0.5 + 0.5 * np.abs(errors).mean(axis=1))
+        assert buffer.max_priority == pytest.approx(buffer.priorities.max())
+        fill([plain, buffer], 3, seed=1)
+        newest = buffer.priorities[(buffer.pos - 1) % 9]
+        assert (newest == buffer.max_priority).all()
+
+
+class ThroughLists(Halves):
+    """Returns what NumPy makes of Python's numbers: integers, in an array that is not contiguous."""
+
+    def mass(self, priority: Any) -> np.ndarray:
+        return np.repeat(np.asarray(priority, np.int64) + 1, 2)[::2]
+
+
+class TooFew(Halves):
+    """Forgets the last transition."""
+
+    def mass(self, priority: Any) -> np.ndarray:
+        return np.asarray(priority)[..., :-1] if np.ndim(priority) else priority
+
+
+class OneForAll(Halves):
+    """Has one priority for the whole batch."""
+
+    def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        return abs_td_errors.mean()
+
+
+def test_masses_of_a_user_may_be_of_any_type():
+    buffer = make_buffer(4, scheme=ThroughLists(alpha=1.0))
+    fill([buffer], 4)
+    assert buffer.update_priorities(np.arange(4), [1.0, 9.0, 5.0, 3.0]) == 4
+    np.testing.assert_array_equal(buffer.priorities[:, 0], [2, 6, 4, 3])
+
+
+@pytest.mark.parametrize("scheme", [TooFew(alpha=1.0), OneForAll(alpha=1.0)], ids=lambda scheme: type(scheme).__name__)
+def test_another_number_of_masses_than_of_transitions_is_refused(scheme):
+    """A kernel would read beyond the end of the array."""
+    buffer = make_buffer(4, scheme=scheme)
+    fill([buffer], 4)
+    before = buffer.priorities
+    with pytest.raises(ValueError, match=r"gave shape \((3,)?\)"):
+        buffer.update_priorities(np.arange(4), np.arange(4.0))
+    np.testing.assert_array_equal(buffer.priorities, before)
+
+
+# ---- masses that come with transitions
+
+
+@pytest.mark.parametrize("n_before, n_steps", [(1, 1), (3, 2), (7, 2), (2, 6)])
+def test_masses_go_to_their_own_rows_after_rows_that_wait(n_before, n_steps):
+    """Nothing is drawn in between, so the rows before are not in the tree yet. They keep the mass of new transitions."""
+    buffer = make_buffer(6, n_envs=2)
+    fill([buffer], n_before)
+    masses = np.arange(2.0, 2.0 + 2 * n_steps).reshape(n_steps, 2)
+    buffer.extend(*steps_with(n_steps), masses)
+    fill([buffer], 1)
+    expected = np.zeros((6, 2))
+    for step in range(n_before + n_steps + 1):
+        own = 0 <= step - n_before < n_steps
+        expected[step % 6] = masses[step - n_before] if own else 1.0
+    np.testing.assert_array_equal(buffer.priorities, expected)
+
+
+def test_td_errors_go_to_their_own_rows_after_rows_that_wait():
+    """The same for ``add``, and for environments that add separately."""
+    buffer = make_buffer(6, n_envs=2, alpha=1.0, initial_priority="td_error")
+    fill([buffer], 2)
+    obs, next_obs, actions, rewards, dones, infos = (part[0] for part in steps_with(1))
+    buffer.add(obs, next_obs, actions, rewards, dones, infos, td_errors=[3.0, 4.0])
+    fill([buffer], 1)
+    vectors, _, actions, zeros, *_ = steps_with(2, 1)
+    buffer.add_steps([1], vectors, vectors, actions, zeros, zeros, zeros, td_errors=np.array([[5.0], [6.0]]))
+    np.testing.assert_allclose(buffer.priorities, [[1, 1], [1, 1], [3, 4], [1, 1], [0, 5], [0, 6]], atol=2e-6)
+
+
+# ---- hindsight
+
+
+def goal_steps(buffer: Any, dones: Any) -> tuple[Any, ...]:
+    """Make arguments of ``extend`` for a buffer with goals."""
+    dones = np.asarray(dones, float)
+    rng = np.random.default_rng(0)
+    shape = dones.shape
+    obs = {key: rng.uniform(-1, 1, (*shape, *part.shape)) for key, part in buffer.observation_space.spaces.items()}
+    return obs, obs, np.zeros((*shape, 2)), np.zeros(shape), dones, [[{}] * shape[1]] * shape[0]
+
+
+def in_a_directory(buffer: Any, folder: Any) -> Any:
+    """Make a copy by a directory."""
+    save_buffer(buffer, folder / "x.buffer")
+    return load_buffer(make("her"), folder / "x.buffer")
+
+
+@pytest.mark.parametrize("how", ["stays", "pickle", "directory", "from_replay_buffer"])
+def test_the_own_mass_of_a_transition_waits_until_its_episode_ends(how, tmp_path):
+    """Also while other episodes end, while priorities are updated and rise, and in a copy."""
+    buffer = make("her")
+    buffer.extend(*goal_steps(buffer, [[0, 0], [0, 1], [0, 0]]), np.arange(10.0, 16.0).reshape(3, 2))
+    np.testing.assert_array_equal(buffer.priorities[:3], [[0, 11], [0, 13], [0, 0]])
+    buffer.update_priorities([1], [1e3])
+    copies: dict[str, Callable[[], Any]] = {
+        "stays": lambda: buffer,
+        "pickle": lambda: pickled(buffer),
+        "directory": lambda: in_a_directory(buffer, tmp_path),
+        "from_replay_buffer": lambda: type(buffer).from_replay_buffer(buffer),
+    }
+    found = copies[how]()
+    new_mass = float(found.scheme.new_mass(found.max_priority))
+    assert new_mass > 50
+    found.extend(*goal_steps(found, [[0, 0], [1, 0]]))
+    np.testing.assert_allclose(found.priorities[:5, 0], [10, 12, 14, new_mass, new_mass])
+    found.end_episodes()
+    np.testing.assert_allclose(found.priorities[2:5, 1], [15, new_mass, new_mass])
+
+
+def test_a_waiting_mass_goes_with_its_transition():
+    """After a reset, and a lap later, the row has the mass of a new transition."""
+    buffer = make("her", 4)
+    masses = np.full((2, 2), 7.0)
+    buffer.extend(*goal_steps(buffer, np.zeros((2, 2))), masses)
+    buffer.reset()
+    buffer.extend(*goal_steps(buffer, [[0, 0], [1, 1]]))
+    np.testing.assert_array_equal(buffer.priorities[:2], 1.0)
+    buffer.extend(*goal_steps(buffer, [[0, 0], [1, 1]]), masses)
+    buffer.extend(*goal_steps(buffer, [[0, 0], [1, 1], [0, 0], [1, 1]]))
+    np.testing.assert_array_equal(buffer.priorities, 1.0)
+
+
+# ---- asking changes nothing
+
+
+@pytest.mark.parametrize("kind", ["plain", "her", "rank", "memory", "actors", "sequences"])
+def test_asking_changes_nothing(kind):
+    """A buffer that is asked after each operation continues as one that is not, while the largest priority rises."""
+    asked, other = make(kind, 9), make(kind, 9)
+    players = [Player(buffer, seed=1) for buffer in (asked, other)]
+    for round_ in range(12):
+        for player in players:
+            player.add(3)
+        state = contents_of(asked)
+        assert asked.experience.can_draw() == (asked.priorities > 0).any()
+        assert asked.transition_ids.max() >= 0 and repr(asked)
+        assert_same_state(contents_of(asked), state)
+        if asked.experience.can_draw():
+            ids = drawable_ids(asked)[-2:]
+            errors = np.full((3, 2) if kind == "sequences" else 2, 2.0**round_)
+            for buffer in (asked, other):
+                buffer.update_priorities(ids, errors)
+    assert_same_state(contents_of(asked), contents_of(other))
+    assert asked.max_priority > 100
+
+
+# ---- updates of experience and demonstrations
+
+
+class Rising(PriorityScheme):
+    """Has an infinite priority, or a mass that is not a number, for large errors."""
+
+    def __init__(self, wrong: str):
+        super().__init__(alpha=1.0)
+        self.wrong = wrong
+
+    def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        return np.where((abs_td_errors > 1e3) & (self.wrong == "priority"), np.inf, abs_td_errors)
+
+    def mass(self, priority: Any) -> np.ndarray:
+        return np.where((np.asarray(priority) > 1e3) & (self.wrong == "mass"), np.nan, priority)
+
+
+@pytest.mark.parametrize("part", ["experience", "demonstrations"])
+@pytest.mark.parametrize("wrong", ["priority", "mass", "td_error", "id"])
+def test_a_mixture_refuses_an_update_before_it_writes_a_part_of_it(wrong, part):
+    buffer = mixed(scheme=Rising(wrong), beta_start=0.0)
+    own, given = drawable_ids(buffer)[:3], demonstration_ids(buffer)[:3]
+    ids = np.concatenate([own, given])
+    errors = np.full(6, 5.0)
+    i = 1 if part == "experience" else 4
+    if wrong == "id":
+        ids[i] = 10**6 if part == "experience" else given[0] + 10**6
+    else:
+        errors[i] = np.nan if wrong == "td_error" else 1e4
+    before = copy.deepcopy(buffer.state())
+    for order in (np.arange(6), np.arange(6)[::-1]):
+        with pytest.raises((ValueError, IndexError), match=r"inf|nan|never issued"):
+            buffer.update_priorities(ids[order], errors[order])
+        assert_same_state(buffer.state(), before)
+
+
+def test_the_largest_priority_of_each_part_is_its_own():
+    """A large error of a demonstration leaves the mass of new experience as it was."""
+    buffer = mixed(alpha=1.0)
+    largest = buffer.max_priority
+    buffer.update_priorities(demonstration_ids(buffer)[:1], [1e6])
+    fill([buffer], 1)
+    np.testing.assert_array_equal(buffer.priorities[buffer.pos - 1], largest)
+    n = len(buffer.demonstrations)
+    buffer.add_demonstrations(*demonstrations(buffer.observation_space, 2))
+    masses = buffer.demonstrations.masses()[n : n + 2]
+    np.testing.assert_allclose(masses, 1e6)
+
+
+def test_one_row_is_drawn_and_updated():
+    buffer: PrioritizedReplayBuffer = make_buffer(1, 2, n_steps=3)
+    for step in range(3):
+        fill([buffer], 1, seed=step)
+        ids = buffer.sample(8).indices
+        assert set(ids.tolist()) == {2 * step, 2 * step + 1}
+        assert buffer.update_priorities(np.arange(2 * step + 2), np.ones(2 * step + 2)) == 2
+
+
+def test_priorities_are_copies():
+    buffer = filled_buffer()
+    before = buffer.priorities
+    buffer.priorities[:] = 0.0
+    np.testing.assert_array_equal(buffer.priorities, before)
