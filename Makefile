@@ -10,14 +10,18 @@ NEXT = $(if $(filter per_dqn/CartPole-v1,$(ALGO)/$(ENV)),$(BIN)/sb3-per plot --a
 WORKERS ?= 2
 PYTHON ?= python3
 BIN = .venv/bin
+# Versions that pip must take.
+CONSTRAINTS ?= constraints.txt
+# Tests that need no extra but `test`.
+CORE = tests/storage tests/sampling tests/buffers tests/algorithms tests/persistence tests/monitoring
 
-.PHONY: train test pytest lint type format doc figures dist benchmark study study-test clean
+.PHONY: train test pytest core lint type format doc figures dist package benchmark study study-test clean
 
 # Make .venv and install, once, and again after pyproject.toml or constraints.txt has changed. pip is upgraded first: the one that
 # comes with Python 3.10 falls back to a source distribution that cannot be built.
-.venv/%: pyproject.toml constraints.txt
+.venv/%: pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || ($(PYTHON) -m venv .venv && $(BIN)/pip install --quiet --upgrade pip)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[$*]'
+	$(BIN)/pip install --quiet -c $(CONSTRAINTS) -e '.[$*]'
 	touch $@
 
 train: .venv/zoo
@@ -29,6 +33,13 @@ test: lint type pytest
 # One thread per process: the networks of the tests are small, and the processes share the cores.
 pytest: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+# The tests of the core. `make core CONSTRAINTS=lowest.txt` in a clone without .venv runs them with the lowest versions.
+core: .venv/test
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto $(CORE)
+
+lowest.txt: pyproject.toml
+	$(PYTHON) .ci/lowest.py > $@
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -43,7 +54,7 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-doc: .venv/dev
+doc: .venv/doc
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
 
@@ -57,6 +68,14 @@ dist: .venv/release
 	$(BIN)/python -m build
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
+
+# Use the wheel in an empty environment, as the README does.
+package: dist
+	rm -rf .venv-package
+	$(PYTHON) -m venv .venv-package
+	.venv-package/bin/pip install --quiet --upgrade pip
+	.venv-package/bin/pip install --quiet -c $(CONSTRAINTS) dist/*.whl
+	.venv-package/bin/python .ci/readme.py
 
 # Takes about a quarter of an hour on an idle machine.
 benchmark: .venv/benchmark
@@ -77,5 +96,5 @@ study-test: .venv-study/done
 	cd study && OMP_NUM_THREADS=1 ../.venv-study/bin/python -m pytest -n auto -m "slow or not slow" tests
 
 clean:
-	rm -rf .venv .venv-study build dist *.egg-info docs/_build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-package .venv-study lowest.txt build dist *.egg-info docs/_build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,45 +1,110 @@
-"""Files for contributors name targets, extras and files that exist, and agree with pyproject.toml."""
+"""Files for contributors name targets, extras and tests that exist, and agree with pyproject.toml."""
 
+import itertools
 import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 import yaml
 
-import sb3_per
 from tests.helpers.pages import check_make
 from tests.helpers.project import ROOT
 
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
-WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+CI, WEEKLY = (yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text()) for name in ("ci.yml", "weekly.yml"))
+JOBS = {**CI["jobs"], **WEEKLY["jobs"]}
+
+# Extras without tests of their own: other jobs install them.
+TOOLS = {"dev", "doc", "release", "test"}
 
 
 def extras() -> set[str]:
-    return set(re.findall(r"^(\w+) = \[", PYPROJECT, re.MULTILINE))
+    """List the extras of pyproject.toml."""
+    table = PYPROJECT.split("[project.optional-dependencies]\n")[1].split("\n[")[0]
+    return set(re.findall(r"^(\w+) = \[", table, re.MULTILINE))
 
 
-def commands() -> list[str]:
-    return [step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "run" in step]
+def settings_of(job: dict[str, Any]) -> list[dict[str, str]]:
+    """List the settings with which a job runs; ``include`` adds to them."""
+    matrix = dict(job.get("strategy", {}).get("matrix", {}))
+    included = matrix.pop("include", [])
+    product = [dict(zip(matrix, values, strict=True)) for values in itertools.product(*matrix.values())]
+    return [*(product if matrix or not included else []), *included]
 
 
-def test_the_workflow_calls_targets_extras_and_tests_that_exist():
-    for command in commands():
-        program, *words = command.split()
-        if program == "make":
-            check_make([word for word in words if not word.startswith(".venv/")])
-        for word in words:
-            if word.startswith(".venv/"):
-                assert word.removeprefix(".venv/") in extras()
-            if word.startswith("tests/"):
-                assert (ROOT / word).exists()
+def commands_of(job: dict[str, Any]) -> Iterator[list[str]]:
+    """Yield the words of each command that a job runs, with each of its settings."""
+    for settings in settings_of(job):
+        for step in job["steps"]:
+            if "run" in step:
+                command = step["run"]
+                for name, value in settings.items():
+                    command = command.replace("${{ matrix." + name + " }}", value)
+                yield shlex.split(command)
+
+
+def check(words: list[str]) -> None:
+    """Check that a command of a job names targets, extras and files that exist."""
+    program, *arguments = words
+    if program == "make":
+        installs = [word for word in arguments if word.startswith(".venv/")]
+        check_make([word for word in arguments if word not in installs])
+        for word in installs:
+            unknown = set(word.removeprefix(".venv/").split(",")) - extras()
+            assert not unknown, f"pyproject.toml has no extra {unknown}"
+    else:
+        assert program in ("python", ".venv/bin/pytest"), f"A command that nothing checks: {shlex.join(words)}"
+        missing = [word for word in arguments if "/" in word and not (ROOT / word).exists()]
+        assert not missing, f"{missing} do not exist"
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_jobs_name_targets_extras_and_tests_that_exist(job):
+    commands = list(commands_of(JOBS[job]))
+    assert commands
+    for words in commands:
+        check(words)
+
+
+@pytest.mark.parametrize(
+    "command", ["make nothing", "make .venv/zoo,nothing", ".venv/bin/pytest tests/nothing", "python .ci/nothing.py", "nothing"]
+)
+def test_mistakes_in_jobs_are_found(command):
+    with pytest.raises(AssertionError):
+        check(command.split())
+
+
+def test_each_extra_has_a_job():
+    tested = {settings["extra"] for settings in settings_of(CI["jobs"]["extras"])}
+    assert tested == extras() - TOOLS
 
 
 def test_the_workflow_tests_the_declared_versions():
-    matrix = WORKFLOW["jobs"]["tests"]["strategy"]["matrix"]
+    matrix = CI["jobs"]["core"]["strategy"]["matrix"]
     assert matrix["python"] == re.findall(r'Python :: (3\.\d+)"', PYPROJECT)
     assert f'requires-python = ">={matrix["python"][0]}"' in PYPROJECT
-    for package in ("stable-baselines3", "sb3-contrib"):
-        (declared,) = re.findall(rf'^    "{package}>=([\d.]+),<3"', PYPROJECT, re.MULTILINE)
-        (tested,) = re.findall(rf'"{package}==([\d.]+)"', " ".join(commands()))
-        assert tested.split(".")[: len(declared.split("."))] == declared.split(".")
+    systems = {settings["os"].partition("-")[0] for settings in settings_of(CI["jobs"]["core"])}
+    names = {"Operating System :: POSIX :: Linux": "ubuntu", "Operating System :: MacOS": "macos"}
+    assert systems == {names[classifier] for classifier in re.findall(r'"(Operating System :: .*)"', PYPROJECT)}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the script needs tomllib")
+def test_the_lowest_versions_are_those_of_pyproject():
+    done = subprocess.run([sys.executable, str(ROOT / ".ci" / "lowest.py")], capture_output=True, text=True, check=True)
+    table = re.search(r"^dependencies = \[(.*?)^\]", PYPROJECT, re.DOTALL | re.MULTILINE)
+    assert table is not None
+    for name in re.findall(r'^ +"([\w-]+)', table[1], re.MULTILINE):
+        (version,) = re.findall(rf"^{name}==([\d.]+)$", done.stdout, re.MULTILINE)
+        assert f'"{name}>={version}' in table[1]
+
+
+def test_the_version_stands_in_one_place():
+    assert re.findall(r'^version = (?!\{ attr = "sb3_per.__version__" \}).*', PYPROJECT, re.MULTILINE) == []
+    assert "version" not in yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
 
 def test_pre_commit_runs_the_checks_of_make():
@@ -59,7 +124,6 @@ def test_read_the_docs_installs_extras_that_exist():
 
 def test_the_citation_agrees_with_the_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == sb3_per.__version__
     assert f'license = "{citation["license"]}"' in PYPROJECT
     assert {reference["type"] for reference in citation["references"]} == {"conference-paper"}
 
@@ -71,3 +135,9 @@ def test_issue_forms_have_labelled_fields():
         fields = [field for field in form["body"] if field["type"] != "markdown"]
         assert len({field["id"] for field in fields}) == len(fields) > 0
         assert all("label" in field["attributes"] for field in fields)
+
+
+def test_a_report_about_learning_needs_no_table_of_compare():
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / "learning.yml").read_text())
+    (runs,) = (field for field in form["body"] if field.get("id") == "runs")
+    assert "validations" not in runs
