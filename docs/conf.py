@@ -40,7 +40,7 @@ def _display(translator, node):
 
 
 # Entries from which on a page begins with a list of them, and how deep it goes: sections and what they define, but no methods.
-_LONG, _DEPTH = 10, 2
+_LONG, _DEPTH = 6, 2
 
 
 def _add_contents(app, doctree, docname):

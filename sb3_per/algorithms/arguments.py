@@ -64,8 +64,9 @@ def check_order(cls: type, mixin: type) -> None:
     :param mixin: class of this package that must stand left of the stock algorithm, or a parent of it
     :raises TypeError: if the stock algorithm stands left, so that its own ``train`` would run
     """
-    if super(mixin, cls).train is OffPolicyAlgorithm.train:  # type: ignore[arg-type]
-        bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))
+    bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))
+    has_stock_train = super(mixin, cls).train is not OffPolicyAlgorithm.train  # type: ignore[arg-type]
+    if not has_stock_train and bases != list(cls.__bases__):
         raise TypeError(
             f"{cls.__name__} has no stock algorithm right of {bases[0].__name__}, so train() would ignore priorities. "
             f"Write class {cls.__name__}({', '.join(base.__name__ for base in bases)})"

@@ -16,7 +16,7 @@ from sb3_per.buffers import (
 from sb3_per.buffers.settings import SCHEME_SETTINGS, PrioritySettings
 from sb3_per.sampling.schemes import make_scheme
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
-from sb3_per.utils.checks import FRACTION, Allowed, integer, require
+from sb3_per.utils.checks import FRACTION, Allowed, check_argument, integer
 
 if TYPE_CHECKING:
     from sb3_per.algorithms.base import PrioritizedAlgorithm
@@ -50,7 +50,7 @@ def _move_to_algorithm(model: "PrioritizedAlgorithm", settings: dict[str, Any], 
     if name not in settings:
         return
     value = settings.pop(name)
-    require(name, value, allowed)
+    check_argument(name, value, allowed)
     given = getattr(model, name)
     if given == getattr(PrioritySettings, name):  # the default
         setattr(model, name, value)

@@ -10,7 +10,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.storage.nested import keyed
-from sb3_per.utils.checks import integer, require
+from sb3_per.utils.checks import check_argument, integer
 
 if TYPE_CHECKING:
     from sb3_per.algorithms.base import PrioritizedAlgorithm
@@ -21,8 +21,8 @@ _BLOCK = 1024
 
 def pretrain(model: "PrioritizedAlgorithm", gradient_steps: int, log_interval: int, progress_bar: bool) -> None:
     """See :meth:`~sb3_per.algorithms.base.PrioritizedAlgorithm.pretrain`."""
-    require("gradient_steps", gradient_steps, integer())
-    require("log_interval", log_interval, integer())
+    check_argument("gradient_steps", gradient_steps, integer())
+    check_argument("log_interval", log_interval, integer())
     buffer = model.replay_buffer
     if buffer is None or len(buffer.demonstrations) == 0:
         raise ValueError("pretrain() needs demonstrations. Add some: model.replay_buffer.add_demonstrations(...)")

@@ -99,9 +99,11 @@ def _fit_observations(name: str, given: Any, shape: tuple[int, ...], storage: St
 
 def _are_finite(rewards: np.ndarray) -> bool:
     """Whether all rewards are finite as float32; a NaN fails the comparisons."""
-    # Takes a fifth of the time of the exact check. It only misses float64 beyond the range of float32 that cancel one another.
-    if rewards.ndim == 1 and abs(sum(rewards.tolist())) <= _LARGEST_REWARD:
-        return True
+    # Takes a fraction of the time of NumPy's functions. A sum finds NaN, and infinities; large numbers may cancel in it.
+    if rewards.ndim == 1 and rewards.size:
+        values = rewards.tolist()
+        if abs(sum(values)) <= _LARGEST_REWARD and -_LARGEST_REWARD <= min(values) and max(values) <= _LARGEST_REWARD:
+            return True
     return bool((np.abs(rewards) <= np.finfo(np.float32).max).all())
 
 

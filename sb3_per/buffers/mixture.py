@@ -102,7 +102,7 @@ class Demonstrations(TransitionSet):
         :param n: number of demonstrations that fit afterwards
         :raises MemoryError: if there is no memory for them; nothing has changed then
         """
-        if n <= self.ring.n_rows and not self.holds_more:
+        if self.has_room and n <= self.ring.n_rows and not self.holds_more:
             return
         storage = make_storage(self.form, max(n, 2 * self.ring.n_rows), 1, self.folder)
         rows = np.arange(len(self))[:, None]

@@ -48,7 +48,7 @@ from sb3_per.storage.nested import tree_map
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import ARRAY_NAMES, Form, Storage
 from sb3_per.storage.store import ObservationStore
-from sb3_per.utils.checks import FRACTION, integer, require
+from sb3_per.utils.checks import FRACTION, check_argument, integer, words
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
@@ -128,8 +128,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         handle_timeout_termination: bool = True,
         **settings: Any,
     ):
-        require("buffer_size", buffer_size, integer())
-        require("n_envs", n_envs, integer())
+        check_argument("buffer_size", buffer_size, integer())
+        check_argument("n_envs", n_envs, integer())
         self.settings = make_settings(type(self), settings)
         inputs.require_values(observation_space=observation_space, action_space=action_space)
         self._check_combinations(optimize_memory_usage)
@@ -346,8 +346,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         shape = inputs.checked_shape(rewards, len(envs), self.buffer_size)
         steps = inputs.checked_steps(self.storage, shape, obs, next_obs, actions, rewards, dones, timeouts=timeouts)
         masses = None
+        if initial_priority is None:
+            initial_priority = self.settings.initial_priority
+        check_argument("initial_priority", initial_priority, words("max", "td_error"))
         if td_errors is not None:
-            masses = self._masses_from(td_errors, shape, initial_priority or self.settings.initial_priority)
+            masses = self._masses_from(td_errors, shape, initial_priority)
         with self.lock:
             self.experience.write(envs, steps, masses)
 
@@ -541,7 +544,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 self.beta_schedule.count_draw()
             if is_ahead:
                 self.reminder.count_update()
-            elif self.scheme.alpha > 0.0:
+            elif self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
                 self.reminder.count_draw()
         return batch
 
@@ -601,7 +604,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: tensor of shape (batch_size, ...), or a dictionary of them
         :raises ValueError: for a batch size below 1, or if no transition can be drawn
         """
-        require("batch_size", batch_size, integer())
+        check_argument("batch_size", batch_size, integer())
         with self.lock:
             obs = self._normalize_obs(self.source.draw_observations(batch_size), env)
             return tree_map(self._tensor_maker(), obs)
@@ -668,7 +671,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @beta.setter
     def beta(self, value: float) -> None:
-        require("beta", value, FRACTION)
+        check_argument("beta", value, FRACTION)
         self.beta_schedule.value = float(value)
 
     def update_beta(self, progress_remaining: float) -> None:
@@ -799,7 +802,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             inputs.require_finite_rewards(buffer.rewards[: buffer.size()])
         wanted = {**kept, **settings, **arguments_of(buffer)}
         path = wanted.pop("storage_folder", None)
-        made = cls(buffer.n_envs, **wanted)
+        made = cls(buffer_size=buffer.n_envs, **wanted)  # one row, whose storage is replaced
         made.settings = dataclasses.replace(made.settings, storage_folder=path)
         (ring, storage), *_ = _recordings_of(buffer, with_demonstrations=False)
         if "storage_folder" not in settings:
@@ -819,7 +822,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _load_from(self, other: "PrioritizedReplayBuffer") -> None:
         """Take over the state of another buffer, whose storage this one has already."""
         # Masses are valid only with the same scheme, and where they belong to the same thing.
-        has_same_scheme = repr(self.scheme) == repr(other.scheme)
+        has_same_scheme = self.scheme.equals(other.scheme)
         has_same_unit = self.sampler.candidates.unit == other.sampler.candidates.unit
         keeps_masses = has_same_scheme and has_same_unit
         self.demonstrations.take_over(other.demonstrations, keeps_masses)
@@ -886,7 +889,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: the new buffer
         """
         extra = {name: getattr(self, name) for name in self.extra_arguments}
-        twin = type(self)(self.n_envs, **arguments_of(self), **extra)
+        twin = type(self)(buffer_size=self.n_envs, **arguments_of(self), **extra)  # one row, whose storage is replaced
         twin.settings = dataclasses.replace(self.settings, frames=frames)
         form: Form = dataclasses.replace(self.storage.form, frames=frames_by_key(frames, self.observation_space))
         twin.start_with_storage(make_storage(form, n_rows, self.n_envs, folder_of_copy(self.storage.folder)))

@@ -26,7 +26,7 @@ from sb3_per.buffers.window_set import WindowBatch, WindowSet
 from sb3_per.storage.nested import tree_map
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Storage
-from sb3_per.utils.checks import FRACTION, integer, require
+from sb3_per.utils.checks import FRACTION, check_argument, integer
 
 
 class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
@@ -83,10 +83,10 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         state_shapes: Sequence[tuple[int, int]] = (),
         **settings: Any,
     ):
-        require("sequence_length", sequence_length, integer())
-        require("burn_in", burn_in, integer(0))
-        require("sequence_period", sequence_period, integer(), none=True)
-        require("eta", eta, FRACTION)
+        check_argument("sequence_length", sequence_length, integer())
+        check_argument("burn_in", burn_in, integer(0))
+        check_argument("sequence_period", sequence_period, integer(), or_none=True)
+        check_argument("eta", eta, FRACTION)
         if sequence_period is not None and sequence_period > sequence_length:
             raise ValueError(
                 f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise some "

@@ -12,7 +12,7 @@ from typing import Any
 
 from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
 from sb3_per.storage.mapped import absolute
-from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, integer, number, require, words
+from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, check_argument, integer, number, words
 
 
 class IgnoredSettingWarning(UserWarning):
@@ -52,25 +52,25 @@ class PrioritySettings:
     demonstration_fraction_end: float | None = None
 
     def __post_init__(self) -> None:
-        require("alpha", self.alpha, AT_LEAST_0, none=True)
-        require("beta_start", self.beta_start, FRACTION)
-        require("beta_end", self.beta_end, FRACTION)
-        require("beta_anneal_steps", self.beta_anneal_steps, integer(), none=True)
-        require("epsilon", self.epsilon, ABOVE_0)
-        require("kappa", self.kappa, ABOVE_0)
-        require("td_error_reduction", self.td_error_reduction, words("mean", "max", "min"), none=True)
-        require("stratified", self.stratified, FLAG)
-        require("actor_batch", self.actor_batch, words("prioritized", "uniform"))
-        require("initial_priority", self.initial_priority, words("max", "td_error"))
-        require("recency", self.recency, number("in (0, 1]", lambda x: 0.0 < x <= 1.0))
-        require("recency_min", self.recency_min, integer())
-        require("age_decay", self.age_decay, AT_LEAST_0)
-        require("unique", self.unique, FLAG)
-        require("n_steps", self.n_steps, integer())
-        require("gamma", self.gamma, FRACTION)
-        require("storage_folder", self.storage_folder, PATH, none=True)
-        require("demonstration_fraction", self.demonstration_fraction, FRACTION)
-        require("demonstration_fraction_end", self.demonstration_fraction_end, FRACTION, none=True)
+        check_argument("alpha", self.alpha, AT_LEAST_0, or_none=True)
+        check_argument("beta_start", self.beta_start, FRACTION)
+        check_argument("beta_end", self.beta_end, FRACTION)
+        check_argument("beta_anneal_steps", self.beta_anneal_steps, integer(), or_none=True)
+        check_argument("epsilon", self.epsilon, ABOVE_0)
+        check_argument("kappa", self.kappa, ABOVE_0)
+        check_argument("td_error_reduction", self.td_error_reduction, words("mean", "max", "min"), or_none=True)
+        check_argument("stratified", self.stratified, FLAG)
+        check_argument("actor_batch", self.actor_batch, words("prioritized", "uniform"))
+        check_argument("initial_priority", self.initial_priority, words("max", "td_error"))
+        check_argument("recency", self.recency, number("in (0, 1]", lambda x: 0.0 < x <= 1.0))
+        check_argument("recency_min", self.recency_min, integer())
+        check_argument("age_decay", self.age_decay, AT_LEAST_0)
+        check_argument("unique", self.unique, FLAG)
+        check_argument("n_steps", self.n_steps, integer())
+        check_argument("gamma", self.gamma, FRACTION)
+        check_argument("storage_folder", self.storage_folder, PATH, or_none=True)
+        check_argument("demonstration_fraction", self.demonstration_fraction, FRACTION)
+        check_argument("demonstration_fraction_end", self.demonstration_fraction_end, FRACTION, or_none=True)
         if self.beta_end < self.beta_start:
             raise ValueError(f"beta never decreases: beta_end={self.beta_end} is below beta_start={self.beta_start}")
         if self.demonstration_fraction_end is not None and self.demonstration_fraction_end > self.demonstration_fraction:

@@ -11,7 +11,7 @@ from sb3_per.distributed.actor_pool import Settings
 from sb3_per.distributed.engines import Engine, LocalEngine
 from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.vec_env import ActorVecEnv
-from sb3_per.utils.checks import FLAG, Allowed, integer, number, require, words
+from sb3_per.utils.checks import FLAG, Allowed, check_argument, integer, number, words
 
 
 def make_actors(
@@ -100,16 +100,16 @@ def make_actors(
 
 
 def _check(engine: str, address: str | None, lockstep: bool, n_actors: int, n_envs: int, settings: Settings) -> None:
-    require("n_actors", n_actors, integer())
-    require("n_envs", n_envs, integer())
-    require("chunk", settings.chunk, integer())
-    require("engine", engine, words("ray", "local"))
-    require("lockstep", lockstep, FLAG)
-    require("exploration", settings.exploration, words("ladder"), none=True)
-    require("initial_priorities", settings.initial_priorities, words("actor", "max"))
-    require("max_restarts", settings.max_restarts, integer(0))
-    require("timeout", settings.timeout, number("of seconds above 0", lambda x: x > 0.0))
-    require("in_flight", settings.in_flight, Allowed("1 or 2", lambda value: value in (1, 2)), none=True)
+    check_argument("n_actors", n_actors, integer())
+    check_argument("n_envs", n_envs, integer())
+    check_argument("chunk", settings.chunk, integer())
+    check_argument("engine", engine, words("ray", "local"))
+    check_argument("lockstep", lockstep, FLAG)
+    check_argument("exploration", settings.exploration, words("ladder"), or_none=True)
+    check_argument("initial_priorities", settings.initial_priorities, words("actor", "max"))
+    check_argument("max_restarts", settings.max_restarts, integer(0))
+    check_argument("timeout", settings.timeout, number("of seconds above 0", lambda x: x > 0.0))
+    check_argument("in_flight", settings.in_flight, Allowed("1 or 2", lambda value: value in (1, 2)), or_none=True)
     if engine == "local" and address is not None:
         raise ValueError(f"address={address!r} has no effect with engine='local', which runs in this process: leave it out")
 

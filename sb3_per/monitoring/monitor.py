@@ -10,7 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.utils.checks import number, require
+from sb3_per.utils.checks import check_argument, number
 from sb3_per.utils.compiled import kernel
 
 
@@ -101,7 +101,7 @@ class PriorityMonitor(BaseCallback):
     def __init__(self, interval: int = 10_000, n_batches: int = 100, max_transitions: int = 20_000, verbose: int = 0):
         super().__init__(verbose)
         for name, value in (("interval", interval), ("n_batches", n_batches), ("max_transitions", max_transitions)):
-            require(name, value, number("of at least 1", lambda x: x >= 1.0))
+            check_argument(name, value, number("of at least 1", lambda x: x >= 1.0))
         self.interval, self.n_batches, self.max_transitions = interval, n_batches, max_transitions
         self._last_record = 0
 

@@ -36,7 +36,7 @@ from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, Ran
 from sb3_per.storage.array_store import ArrayStore
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.storage import Storage
-from sb3_per.utils.checks import integer, require
+from sb3_per.utils.checks import check_argument, integer
 
 SUFFIX = ".buffer"
 
@@ -389,7 +389,7 @@ class SavedBuffer:
         :raises ValueError: for a ``keep`` below 1, or what a directory cannot hold; or if the directory has another format
         :raises OSError: e.g. on a full disk, or if another process is saving to the directory
         """
-        require("keep", keep, integer())
+        check_argument("keep", keep, integer())
         facts = about(buffer)
         make_directory(self.path)
         with sole_writer(self.path), buffer.lock:

@@ -14,7 +14,7 @@ from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.persistence.atomic import make_directory, remove_temporary, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, about
 from sb3_per.persistence.generations import manifests_in, numbers_in, whole_generations
-from sb3_per.utils.checks import integer, require
+from sb3_per.utils.checks import check_argument, integer
 
 #: Part of the name of a buffer after the prefix.
 BUFFER = f"_replay_buffer{SUFFIX}"
@@ -49,7 +49,7 @@ class BufferCheckpointCallback(CheckpointCallback):
         keep: int = 2,
     ):
         super().__init__(save_freq, save_path, name_prefix, save_replay_buffer, save_vecnormalize, verbose)
-        require("keep", keep, integer())
+        check_argument("keep", keep, integer())
         self.keep = keep
 
     def _init_callback(self) -> None:

@@ -11,7 +11,7 @@ from sb3_per.sampling.mass_tree import MassTree, NothingToDrawError
 from sb3_per.sampling.parts import draw_from, draw_without_repeats, newest_part
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.sum_tree import spread
-from sb3_per.utils.checks import ABOVE_0, integer, require
+from sb3_per.utils.checks import ABOVE_0, check_argument, integer
 
 
 class Sampler:
@@ -311,8 +311,8 @@ class Sampler:
         :param state: from :meth:`state` of a sampler of any capacity
         :raises ValueError: for numbers out of their range
         """
-        require("max_priority", state["max_priority"], ABOVE_0)
-        require("n_updates", state["n_updates"], integer(0))
+        check_argument("max_priority", state["max_priority"], ABOVE_0)
+        check_argument("n_updates", state["n_updates"], integer(0))
         self.max_priority = float(state["max_priority"])
         self.n_updates = state["n_updates"]
 

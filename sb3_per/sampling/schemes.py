@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from sb3_per.sampling.mass_tree import LEAST_MASS, MassTree
 from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.sum_tree import SumTree
-from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, require, words
+from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, check_argument, words
 from sb3_per.utils.compiled import kernel
 
 # Largest mass, so that the sum over a buffer never overflows.
@@ -101,8 +101,8 @@ class PriorityScheme:
     replaces_loss: bool = False
 
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):
-        require("alpha", alpha, AT_LEAST_0)
-        require("td_error_reduction", td_error_reduction, words(*_REDUCTIONS))
+        check_argument("alpha", alpha, AT_LEAST_0)
+        check_argument("td_error_reduction", td_error_reduction, words(*_REDUCTIONS))
         self.alpha = alpha
         self.td_error_reduction = td_error_reduction
         # Bounds of the priority, from those of the mass.
@@ -118,6 +118,19 @@ class PriorityScheme:
     def settings(self) -> dict[str, Any]:
         """Arguments of the constructor, by name."""
         return {name: value for name, value in vars(self).items() if name[0] != "_"}
+
+    def equals(self, other: "PriorityScheme") -> bool:
+        """
+        Tell whether another scheme gives the same priorities.
+
+        :param other: another scheme
+        :return: whether it has the same class and settings
+        """
+        return (
+            type(self) is type(other)
+            and self.settings.keys() == other.settings.keys()
+            and all(np.array_equal(value, other.settings[name]) for name, value in self.settings.items())
+        )
 
     @property
     def unused_settings(self) -> dict[str, str]:
@@ -251,7 +264,7 @@ class Proportional(PriorityScheme):
 
     def __init__(self, alpha: float = 0.6, epsilon: float = DEFAULT_EPSILON, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
-        require("epsilon", epsilon, ABOVE_0)
+        check_argument("epsilon", epsilon, ABOVE_0)
         self.epsilon = epsilon
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
@@ -309,7 +322,7 @@ class LAP(PriorityScheme):
 
     def __init__(self, alpha: float = 0.4, kappa: float = DEFAULT_KAPPA, td_error_reduction: str = "max"):
         super().__init__(alpha, td_error_reduction)
-        require("kappa", kappa, ABOVE_0)
+        check_argument("kappa", kappa, ABOVE_0)
         self.kappa = kappa
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
@@ -417,6 +430,10 @@ class Shuffled(PriorityScheme):
     def settings(self) -> dict[str, Any]:
         """Arguments of the constructor, by name."""
         return {"scheme": self.scheme}
+
+    def equals(self, other: PriorityScheme) -> bool:
+        """See :meth:`PriorityScheme.equals`."""
+        return isinstance(other, Shuffled) and self.scheme.equals(other.scheme)
 
     def make_tree(self, capacity: int) -> MassTree:
         """See :meth:`PriorityScheme.make_tree`."""

@@ -225,8 +225,6 @@ class SumTree(MassTree):
         if bad != ALL_WRITTEN:
             self._refuse_entry(slots[bad], masses[bad])
 
-    insert = write
-
     def read(self, slots: np.ndarray) -> np.ndarray:
         """See :meth:`MassTree.read`."""
         return self.sums[slots]

@@ -6,7 +6,7 @@ import gymnasium as gym
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_wrapper
 
-from sb3_per.utils.checks import integer, require
+from sb3_per.utils.checks import check_argument, integer
 
 #: Observations that hindsight replaces.
 GOALS = ("achieved_goal", "desired_goal")
@@ -51,7 +51,7 @@ def frames_by_key(frames: Any, space: spaces.Space) -> dict[str | None, int]:
     by_key: dict[str | None, int] = dict(frames) if isinstance(frames, dict) else {None: frames}
     parts: dict[Any, spaces.Space] = dict(space.spaces) if isinstance(space, spaces.Dict) else {None: space}
     for key, n_frames in by_key.items():
-        require("frames", n_frames, integer())
+        check_argument("frames", n_frames, integer())
         if key in GOALS:
             raise ValueError(f"frames cannot be named for {key!r}: hindsight writes goals anew")
         if key not in parts:

@@ -1,4 +1,4 @@
-"""Check arguments, and refuse combinations that are not supported."""
+"""Check arguments."""
 
 import math
 import numbers
@@ -68,38 +68,22 @@ AT_LEAST_0 = number("of at least 0", lambda x: x >= 0.0)
 ABOVE_0 = number("above 0", lambda x: x > 0.0)
 
 
-def require(name: str, value: Any, *allowed: Allowed, none: bool = False) -> None:
+def check_argument(name: str, value: Any, *allowed: Allowed, or_none: bool = False) -> None:
     """
     Check an argument.
 
     :param name: name of the argument
     :param value: its value
     :param allowed: one of these must contain it
-    :param none: whether ``None`` is allowed, too
+    :param or_none: whether ``None`` is allowed, too
     :raises ValueError: with the name, the value, and what is allowed
     """
-    if (none and value is None) or any(each.contains(value) for each in allowed):
+    if (or_none and value is None) or any(each.contains(value) for each in allowed):
         return
-    texts = " or ".join([*(["None"] if none else []), *(each.text for each in allowed)])
+    texts = " or ".join([*(["None"] if or_none else []), *(each.text for each in allowed)])
     hint = ""
     if isinstance(value, str) and any(each.text.startswith(("a number", "an integer")) for each in allowed):
         hint = ". Pass a number, not a string"
     elif not isinstance(value, (numbers.Real, str)):
         hint = f" ({type(value).__name__})"
     raise ValueError(f"{name} must be {texts}, not {value!r}{hint}")
-
-
-#: Combinations that are not supported: the reason for each that was asked for; something false for all others.
-Reasons = dict[str, str | bool]
-
-
-def refuse(reasons: Reasons) -> None:
-    """
-    Refuse combinations that are not supported.
-
-    :param reasons: by combination
-    :raises NotImplementedError: for the first with a reason
-    """
-    for combination, reason in reasons.items():
-        if reason:
-            raise NotImplementedError(f"{combination} is not supported: {reason}")

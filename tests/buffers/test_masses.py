@@ -277,3 +277,44 @@ def test_priorities_are_copies():
     before = buffer.priorities
     buffer.priorities[:] = 0.0
     np.testing.assert_array_equal(buffer.priorities, before)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_first_demonstrations_are_taken_over_and_saved(n, tmp_path):
+    """One is as good as many."""
+    buffer = make_buffer(4, demonstration_fraction=0.5)
+    obs = np.full((n, 1, 3), 0.7, np.float32)
+    buffer.add_demonstrations(obs, obs, np.zeros((n, 1, 2)), np.full((n, 1), 5.0), np.ones((n, 1)), [[{}]] * n)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    loaded = load_buffer(make_buffer(4, demonstration_fraction=0.5), tmp_path / "x.buffer")
+    for each in (buffer, type(buffer).from_replay_buffer(buffer, alpha=0.3), loaded):
+        batch = each.sample(4)
+        assert batch.is_demonstration.all()
+        assert (batch.rewards == 5.0).all() and (batch.observations == np.float32(0.7)).all()
+
+
+def test_equal_schemes_keep_priorities():
+    """Whatever type a number has."""
+    buffer = make_buffer(6, alpha=np.float64(0.6))
+    fill([buffer], 6)
+    buffer.update_priorities(buffer.sample(6).indices, np.arange(6.0))
+    taken = type(buffer).from_replay_buffer(buffer, alpha=0.6)
+    np.testing.assert_array_equal(taken.priorities, buffer.priorities)
+    other = type(buffer).from_replay_buffer(taken, alpha=0.5)
+    assert len(np.unique(other.priorities)) == 1
+
+
+def test_rewards_that_cancel_are_refused():
+    buffer = make_buffer(4, n_envs=2)
+    obs = np.zeros((2, 3), np.float32)
+    with pytest.raises(ValueError, match="must be a finite number"):
+        buffer.add(obs, obs, np.zeros((2, 2)), np.array([1e39, -1e39]), np.zeros(2), [{}, {}])
+    assert buffer.size() == 0
+
+
+def test_an_unknown_initial_priority_of_steps_is_refused():
+    buffer = make_buffer(4)
+    obs = np.zeros((1, 1, 3), np.float32)
+    zeros = np.zeros((1, 1))
+    with pytest.raises(ValueError, match="initial_priority"):
+        buffer.add_steps(np.array([0]), obs, obs, np.zeros((1, 1, 2)), zeros, zeros, zeros, initial_priority="junk")

@@ -69,3 +69,18 @@ def test_stratified_unique_batches_replace_only_the_repeats():
         first = np.unique(expected, return_index=True)[1]
         np.testing.assert_array_equal(indices[first], expected[first])
         assert len(first) < 30 == len(set(indices.tolist()))
+
+
+@pytest.mark.parametrize("scheme", ["proportional", "lap"])
+def test_transitions_beside_one_of_nearly_all_mass_are_drawn_in_proportion(scheme):
+    """Draws repeat the large one again and again; the others then race for the rest of the batch."""
+    buffer = make_buffer(4, scheme=scheme, alpha=1.0, unique=True)
+    fill([buffer], 4)
+    buffer.update_priorities(np.arange(4), [1.0, 1e12, 2.0, 5.0])
+    np.random.seed(0)
+    counts = np.zeros(4)
+    for _ in range(1000):
+        first, second = sorted(buffer.sample(2).indices.tolist(), key=lambda i: i != 1)
+        assert first == 1
+        counts[second] += 1
+    np.testing.assert_allclose(counts / 1000, [1 / 8, 0, 2 / 8, 5 / 8], atol=0.06)

@@ -84,19 +84,6 @@ def test_no_modules_import_each_other_in_a_circle():
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def test_a_function_fits_a_screen():
-    """Without its docstring and comments, a function has at most 50 lines."""
-    too_long = {}
-    for name, tree in TREES.items():
-        code = code_lines(name)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                n_lines = len(code & set(range(node.lineno, node.end_lineno + 1)))
-                if n_lines > 50:
-                    too_long[f"{name}.{node.name}"] = n_lines
-    assert not too_long
-
-
 def test_no_test_module_imports_another():
     """What tests share stands in ``tests/helpers``."""
     for path in Path(__file__).parents[1].rglob("*.py"):

@@ -82,7 +82,7 @@ def test_trials_draw_from_the_ranges_of_the_page():
                     seen.setdefault(name, set()).add(text)
     assert seen.pop("scheme") == {"`proportional`, `rank`, `lap`", "`proportional`, `rank`"}
     assert of_page.pop("scheme").startswith("`proportional`, `rank`, `lap`; no `lap` for `per_qrdqn`, `per_tqc` and recurrent")
-    assert [of_page.pop(name) for name in HINDSIGHT] == ["as the Zoo does"] * 2
+    assert [of_page.pop(name) for name in HINDSIGHT] == ["as RL Zoo does"] * 2
     assert seen == {name: {text.partition(";")[0]} for name, text in of_page.items()}
 
 

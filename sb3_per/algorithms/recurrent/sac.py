@@ -12,7 +12,7 @@ from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.algorithms.recurrent.sac_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.sac import PERSAC
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.utils.checks import AT_LEAST_0, Allowed, require
+from sb3_per.utils.checks import AT_LEAST_0, Allowed, check_argument
 
 
 class PERRecurrentSAC(RecurrentMixin, PERSAC):
@@ -56,7 +56,7 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
         lstm_learning_rate: float | Schedule | None = None,
         **kwargs: Any,
     ):
-        require("lstm_learning_rate", lstm_learning_rate, AT_LEAST_0, Allowed("a schedule", callable), none=True)
+        check_argument("lstm_learning_rate", lstm_learning_rate, AT_LEAST_0, Allowed("a schedule", callable), or_none=True)
         self.sequence_length = sequence_length
         self.burn_in = burn_in
         self.lstm_learning_rate = lstm_learning_rate
