@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -22,6 +23,12 @@ _ROUNDS = 5
 # Observations and actions of HalfCheetah; stacks of four images.
 _STATES = (box(17), box(6))
 _IMAGES = (box(4, 84, 84, dtype=np.uint8), spaces.Discrete(4))
+
+
+class _Env(gym.Env[Any, Any]):
+    """An environment with these spaces, which nothing steps through."""
+
+    observation_space, action_space = _STATES
 
 
 class _Files:
@@ -93,7 +100,7 @@ def _increments(size: int) -> Row:
 def _stall(size: int) -> Row:
     """Measure how long a checkpoint of model and buffer stops training, with 10,000 new steps."""
     with closing(_Files(size)) as files:
-        model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=10, device="cpu")
+        model = PERSAC("MlpPolicy", _Env(), buffer_size=10, device="cpu")
         model.replay_buffer = files.ours
         callback = BufferCheckpointCallback(1, str(files.folder))
         callback.init_callback(model)

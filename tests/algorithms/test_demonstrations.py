@@ -131,6 +131,7 @@ def test_other_statistics_of_a_normalizer_stay(seen):
 
 def test_the_progress_bar_of_pretraining_counts_updates(monkeypatch):
     """The bar is that of SB3's `learn`. Its end is the number of updates, also if they are made several at a time."""
+    pytest.importorskip("rich", reason="needs the extra extra")
     import tqdm.rich
 
     bars = []
@@ -169,7 +170,7 @@ def test_pretraining_without_demonstrations_is_refused():
 def test_pretraining_needs_no_demonstration_fraction_and_logs_at_intervals():
     model, lines = make_model(PERSAC, gradient_steps=-1, train_freq=3)
     model.replay_buffer = type(model.replay_buffer).from_replay_buffer(model.replay_buffer, demonstration_fraction=0.0)
-    model.pretrain(10, log_interval=4, progress_bar=True)
+    model.pretrain(10, log_interval=4)
     assert len(lines) == 3 and model._n_updates == 10
     assert not model.replay_buffer.mixture.draws_demonstrations
 

@@ -99,6 +99,7 @@ def test_a_reward_of_nan_stops_a_run_before_the_networks_change(monkeypatch):
 
 def test_a_run_has_the_name_of_the_stock_class(tmp_path):
     """A run that the stock class began continues in the same log."""
+    pytest.importorskip("tensorboard", reason="needs the extra extra")
 
     class Mine(PERDQN):
         pass

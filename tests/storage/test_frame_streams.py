@@ -41,13 +41,17 @@ STREAMS = {
     ),
     "transposed after stacking": lambda n: VecTransposeImage(VecFrameStack(make_vec_env(lambda: Frames((36, 40, 3)), n), 4)),
     "channels last": lambda n: VecFrameStack(make_vec_env(lambda: Frames((36, 40, 3)), n), 4),
-    "gymnasium FrameStackObservation": lambda n: make_vec_env(
-        lambda: gym.wrappers.FrameStackObservation(Frames((10, 12)), 4), n
-    ),
+    "gymnasium FrameStackObservation": lambda n: make_vec_env(stacked_by_gymnasium, n),
     "vectors": lambda n: VecFrameStack(make_vec_env(lambda: Frames((5,), np.float32), n), 4),
     "one frame": lambda n: VecTransposeImage(make_vec_env(Frames, n)),
     "MinAtar": lambda n: VecFrameStack(make_vec_env(minatar, n), 4),
 }
+
+
+def stacked_by_gymnasium() -> gym.Env:
+    if not hasattr(gym.wrappers, "FrameStackObservation"):
+        pytest.skip("needs gymnasium 1.0")
+    return gym.wrappers.FrameStackObservation(Frames((10, 12)), 4)
 
 
 def minatar() -> gym.Env:
