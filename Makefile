@@ -13,7 +13,7 @@ BIN = .venv/bin
 # Versions that pip must take.
 CONSTRAINTS ?= constraints.txt
 # Tests that need no extra but `test`.
-CORE = tests/storage tests/sampling tests/buffers tests/algorithms tests/persistence tests/monitoring
+CORE = tests/storage tests/sampling tests/buffers tests/algorithms tests/persistence
 
 .PHONY: train test pytest core lint type format doc figures dist package benchmark study study-test clean
 
