@@ -98,14 +98,15 @@ class TransitionSet:
             return
         row = ring.pos
         self.storage.write_row(row, steps)
-        if masses is None and not ring.shares_next_obs:
+        if masses is None and not (ring.shares_next_obs and ring.next_row_fills):
             self.sampler.count_new_row()
             ring.advance_all()
             return
         self.sampler.begin_change()
         ring.advance_all()
         self.sampler.insert(ring.slots_of_row(row), masses)
-        self.sampler.remove(ring.incomplete_slots())
+        if ring.shares_next_obs:
+            self.sampler.remove(ring.incomplete_slots())
         self.sampler.end_change()
 
     def write(self, envs: np.ndarray, steps: Steps, masses: np.ndarray | None = None) -> None:
@@ -124,7 +125,8 @@ class TransitionSet:
         self.sampler.begin_change()
         self.ring.advance(envs, n_steps)
         self.sampler.insert(slots, None if masses is None else masses.reshape(-1))
-        self.sampler.remove(self.ring.incomplete_slots())
+        if self.ring.shares_next_obs:
+            self.sampler.remove(self.ring.incomplete_slots())
         self.sampler.end_change()
 
     def end_episodes(self, envs: np.ndarray) -> None:

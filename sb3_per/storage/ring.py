@@ -70,6 +70,11 @@ class Ring:
         return self.fewest_steps - self.first_step >= self.n_rows
 
     @property
+    def next_row_fills(self) -> bool:
+        """Whether the ring is full after the next step of all environments."""
+        return self.fewest_steps + 1 - self.first_step >= self.n_rows
+
+    @property
     def next_id(self) -> int:
         """Number above all ids."""
         return self.most_steps * self.n_envs
