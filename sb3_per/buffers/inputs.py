@@ -36,7 +36,7 @@ def checked_steps(
     Check steps against the arrays that store them. What SB3's ``add`` accepts is accepted for one step: missing axes of length
     1, and shapes that NumPy broadcasts.
 
-    :param storage: that will store them
+    :param storage: storage that will hold them
     :param shape: (n_envs,) for one step of all environments, (T, k) for several steps of some
     :param obs: observations, shape (\\*shape, ...), a dictionary of them, or for several steps one entry per step
     :param next_obs: next observations, in the same form

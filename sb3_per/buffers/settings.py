@@ -22,7 +22,7 @@ class IgnoredSettingWarning(UserWarning):
 @dataclasses.dataclass(frozen=True)
 class PrioritySettings:
     """
-    Settings of all prioritized buffers, see :class:`~sb3_per.PrioritizedReplayBuffer` for their meaning.
+    Settings of all prioritized buffers. The page "Settings" of the documentation, ``docs/settings.md``, explains each.
 
     :raises ValueError: for a value that is not allowed, with the setting and the value in the message
     :raises NotImplementedError: for settings that do not go together

@@ -130,7 +130,8 @@ class MassTree(ABC):
 
     def insert(self, slots: np.ndarray, masses: np.ndarray) -> None:
         """
-        Set the mass of slots that new transitions have taken. It matters where masses have a factor of age.
+        Set the mass of slots that new transitions have taken. Only a tree with a factor of age treats them otherwise than
+        :meth:`write`: it counts their age anew.
 
         :param slots: as in :meth:`write`
         :param masses: as in :meth:`write`
