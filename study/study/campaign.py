@@ -21,7 +21,9 @@ import numpy as np
 
 from sb3_per.compare.campaign import Job, missing, read, run_missing
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that run: one core each
+# Of the processes that run: one core each.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 ROOT = Path(__file__).resolve().parents[1]  # has data/ and results/
 Row = dict[str, str]
 

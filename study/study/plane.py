@@ -9,11 +9,13 @@ cells of the campaign `plane` are numbers of environments times radii of the goa
 What was declared before the first run: declared.md.
 """
 
+import functools
 import itertools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import sbx
 import stable_baselines3
 import torch as th
 from gymnasium import spaces
@@ -21,6 +23,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv
 
 import sb3_per
+import sb3_per.sbx
 
 from .campaign import Campaign, Contrast
 from .learning import with_control
@@ -39,6 +42,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "stock": {},
 }
 JUDGED = ("defaults", "no weights")
+COMPILED = ", compiled"  # what follows the names of arms of the compiled classes, where both run
 CAP = 8_000
 CAP_OF_ONE = 24_000  # with one environment, where a run needs more updates and fewer steps
 # Updates between two checks, episodes of a check, the share of them that succeeds, and checks in a row.
@@ -154,14 +158,20 @@ def share_that_arrives(policy: Any, env: PlaneVecEnv) -> float:
     return float(arrived.mean())
 
 
-def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
+def algorithm_of(arm: str, is_compiled: bool) -> Any:
+    """Select the class of an arm, of PyTorch or of JAX, with our replay buffer or, of the arm ``"stock"``, with its own."""
+    if arm != "stock":
+        return sb3_per.sbx.PERSAC if is_compiled else sb3_per.PERSAC
+    return sbx.SAC if is_compiled else stable_baselines3.SAC
+
+
+def train(task: str, arm: str, option: str, rate: float, seed: int, is_compiled: bool = False) -> dict[str, Any]:
     """Train until the task is solved. Return ``updates`` and ``steps``, and whether they ``solved`` it."""
     th.set_num_threads(1)
     n_envs, radius = cell_of(task)
     cap = cap_of(task)
-    is_ours = arm != "stock"
-    replay = dict(replay_buffer_kwargs=with_control(ARMS[arm])) if is_ours else {}
-    model = (sb3_per.PERSAC if is_ours else stable_baselines3.SAC)(
+    replay = {} if arm == "stock" else dict(replay_buffer_kwargs=with_control(ARMS[arm]))
+    model = algorithm_of(arm, is_compiled)(
         "MlpPolicy",
         PlaneVecEnv(n_envs, radius, seed),
         learning_rate=rate,
@@ -188,6 +198,11 @@ def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
 
     model.learn((cap + MAX_STEPS + 2) * n_envs, callback=check, log_interval=1_000_000)
     return {"updates": model._n_updates, "steps": model.num_timesteps, "solved": int(n_in_a_row == IN_A_ROW)}
+
+
+def train_either(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
+    """Train as :func:`train` does, with the class that the name of the arm says."""
+    return train(task, arm.removesuffix(COMPILED), option, rate, seed, is_compiled=arm.endswith(COMPILED))
 
 
 def random_successes(task: str) -> dict[str, int]:
@@ -252,6 +267,21 @@ CAMPAIGNS = (
         by_task=tuple(Contrast(arm, "uniform", "each") for arm in JUDGED),
         growth=1,
         seconds=dict.fromkeys(ONE_TASKS, 70.0),
+        random_successes=None,
+    ),
+    replace(
+        CAMPAIGN,
+        name="plane-compiled",
+        tasks=(MIDDLE,),
+        arms=dict.fromkeys(("uniform", f"uniform{COMPILED}", "no weights", f"no weights{COMPILED}"), ("",)),
+        partial={},
+        rates=(1e-3,),
+        choosing=range(0),
+        reporting=range(500, 510),
+        train=train_either,
+        primary=tuple(Contrast(f"{arm}{COMPILED}", arm) for arm in ("uniform", "no weights")),
+        secondary=(),
+        by_task=(),
         random_successes=None,
     ),
 )
