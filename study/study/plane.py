@@ -9,7 +9,6 @@ cells of the campaign `plane` are numbers of environments times radii of the goa
 What was declared before the first run: declared.md.
 """
 
-import functools
 import itertools
 from dataclasses import replace
 from typing import Any
