@@ -21,6 +21,7 @@ from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked
+from sb3_per.utils.origin import is_of_user
 
 #: Train states of an algorithm: a tuple, or a NamedTuple.
 Networks = tuple[Any, ...]
@@ -312,9 +313,8 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
     def _check_overridden(self) -> None:
         """Refuse functions of a user that are never called."""
         for cls in type(self).__mro__:
-            is_of_user = cls.__module__.partition(".")[0] not in ("sbx", "sb3_per")
             for name in self.unused_functions:
-                if is_of_user and name in vars(cls):
+                if is_of_user(cls) and name in vars(cls):
                     raise NotImplementedError(
                         f"{type(self).__name__} with {cls.__name__}.{name}() is not supported: it has no effect, as _update() "
                         "computes the critics' loss. Override that"
