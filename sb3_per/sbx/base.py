@@ -304,11 +304,11 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
     def _check_buffer(self, buffer: PrioritizedReplayBuffer) -> None:
         super()._check_buffer(buffer)
-        if not buffer.scheme.has_jax_loss:
-            raise NotImplementedError(
-                f"{type(self).__name__} with {type(buffer.scheme).__name__}.loss() alone is not supported: it is for PyTorch "
-                "and replaces the loss. Write jax_loss() beside it, or use the class of sb3_per"
-            )
+        one = jnp.ones((1, 1))
+        try:
+            jax.eval_shape(buffer.scheme.jax_loss, one, one, one)
+        except NotImplementedError as error:
+            raise NotImplementedError(f"{type(self).__name__} with {buffer.scheme} is not supported: {error}") from error
 
     def _check_overridden(self) -> None:
         """Refuse functions of a user that are never called."""

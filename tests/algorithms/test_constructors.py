@@ -244,8 +244,8 @@ def test_replay_buffer_kwargs_must_be_a_dictionary():
 
 def test_a_failed_setup_leaves_replay_buffer_kwargs_as_the_user_gave_them():
     given = dict(alpha=0.3)
-    policy_kwargs = dict(unknown=1)
-    model = PERDQN("MlpPolicy", "CartPole-v1", policy_kwargs=policy_kwargs, replay_buffer_kwargs=given, _init_setup_model=False)
+    arguments: dict[str, Any] = dict(policy_kwargs=dict(unknown=1), replay_buffer_kwargs=given)
+    model = PERDQN("MlpPolicy", "CartPole-v1", **arguments, _init_setup_model=False)
     with pytest.raises(TypeError, match="unknown"):
         model._setup_model()
     assert model.replay_buffer_kwargs == given == dict(alpha=0.3)
