@@ -185,15 +185,15 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> np.ndarray:
         """
-        Compute TD errors with the code and the random numbers of the next gradient step, but discard its update. Nothing
-        changes.
+        Compute TD errors without an update, with the code and the random numbers of the next gradient step. Nothing changes.
 
         :param batch: transitions, drawn or made by hand
         :return: signed TD errors, float32 array of shape (batch_size, n_critics)
         """
-        _, _, logged = self._compute([self._input_of(batch, updates_actor=False)])
-        td_errors, _ = logged.unpack(np.asarray(logged.values)[0], updates_actor=False)
-        return td_errors
+        arrays = self._input_of(batch, updates_actor=False)
+        return np.asarray(
+            self._compiled_td_errors(self._options(), self._networks(), self.key, self._float32_hyperparameters(), arrays)
+        )
 
     def _draw_ahead(
         self, batch_size: int | None, n_done: int, gradient_steps: int
@@ -240,12 +240,33 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :param inputs: a batch for each step
         :return: train states, the next key, and TD errors and metrics of each step
         """
-        hyperparameters = {name: np.float32(value) for name, value in self._hyperparameters().items()}
         n_padded = 1 << (len(inputs) - 1).bit_length()  # a power of two, because each length is compiled for itself
         batches = stacked(inputs, n_padded)
         return self._compiled_steps(
-            self._options(), self._networks(), self.key, hyperparameters, batches, np.int32(len(inputs))
+            self._options(), self._networks(), self.key, self._float32_hyperparameters(), batches, np.int32(len(inputs))
         )
+
+    def _float32_hyperparameters(self) -> dict[str, np.float32]:
+        """Return the hyperparameters in the type that the compiled functions take."""
+        return {name: np.float32(value) for name, value in self._hyperparameters().items()}
+
+    @classmethod
+    @partial(jax.jit, static_argnames=("cls", "options"))
+    def _compiled_td_errors(
+        cls, options: Options, networks: Any, key: jax.Array, hyperparameters: dict[str, Any], batch: Batch
+    ) -> jax.Array:
+        """
+        Compute the TD errors of a gradient step. The compiler leaves out what they do not depend on: gradients, and the
+        updates of all networks.
+
+        :param options: what the compiler must know
+        :param networks: train states
+        :param key: random key
+        :param hyperparameters: numbers by name, float32
+        :param batch: batch of the step
+        :return: TD errors, shape (batch_size, n_critics)
+        """
+        return cls._update(Step(networks, key, batch, hyperparameters, options)).td_errors
 
     @classmethod
     @partial(jax.jit, static_argnames=("cls", "options"))
