@@ -13,6 +13,7 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.buffers.conversion import settings_of
 from sb3_per.buffers.settings import SCHEME_SETTINGS, PrioritySettings
 from sb3_per.sampling.schemes import make_scheme
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
@@ -205,7 +206,7 @@ def with_settings_of(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuf
 def _changed_settings(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """Collect the settings of a model that differ from those of a loaded buffer, and warn of them."""
     wanted = model._buffer_settings()
-    have = buffer.settings_without(())
+    have = settings_of(buffer)
     of_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if wanted.get(name) is not None}
     changed = {name: value for name, value in wanted.items() if name in have and have[name] != value}
     told = [name for name in changed if name != "gamma" or model.n_steps > 1]  # only n-step returns use gamma

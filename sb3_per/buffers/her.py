@@ -401,6 +401,24 @@ class HindsightSet(TransitionSet):
         return super().can_draw()
 
 
+def _record_of_episodes(name: str) -> Any:
+    """
+    Make an attribute of SB3's ``HerReplayBuffer`` that shows what the candidates know.
+
+    :param name: SB3's name; in :class:`FinishedEpisodes` it is public
+    :return: a property that cannot be assigned, except by SB3's constructor, before there are candidates
+    """
+
+    def shown(self: "PrioritizedHerReplayBuffer") -> Any:
+        return getattr(self.experience.episodes, name.lstrip("_"))  # type: ignore[attr-defined]
+
+    def refuse(self: "PrioritizedHerReplayBuffer", value: Any) -> None:
+        if self.has_storage:
+            raise ValueError(f"{name} cannot be assigned: set pos or full, and the buffer finds the episodes by its dones")
+
+    return property(shown, refuse)
+
+
 class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer):  # type: ignore[misc]
     """
     Hindsight experience replay (HER, arXiv 1707.01495) with prioritized draws.
@@ -432,6 +450,11 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     :raises ValueError: if achieved goals cannot be written into ``desired_goal``: another shape, or a type that loses them;
         and for an environment without goals
     """
+
+    # SB3's records of episodes, on which its code works.
+    ep_start = _record_of_episodes("ep_start")
+    ep_length = _record_of_episodes("ep_length")
+    _current_ep_start = _record_of_episodes("_current_ep_start")
 
     extra_arguments = HER_ARGUMENTS
     why_not_add_steps = "with hindsight (HER): SB3 keeps the episodes of all of them with one cursor"
@@ -484,28 +507,15 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         episodes = FinishedEpisodes(ring, storage)
         return HindsightSet(ring, storage, self._make_sampler(episodes), self._make_n_step_returns(), episodes, self)
 
-    def _use_parts(self, experience: Any, demonstrations: Demonstrations, share: LinearShare) -> None:
-        super()._use_parts(experience.with_goals_of(self), demonstrations, share)
-
-    def _show_parts(self) -> None:
-        super()._show_parts()
-        # SB3's code works on the same arrays.
-        experience: HindsightSet = self.experience  # type: ignore[assignment]
-        shown = vars(self)
-        shown["ep_start"] = experience.episodes.ep_start
-        shown["ep_length"] = experience.episodes.ep_length
-        shown["_current_ep_start"] = experience.episodes.current_ep_start
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("ep_start", "ep_length", "_current_ep_start") and "experience" in vars(self):
-            raise ValueError(f"{name} cannot be assigned: set pos or full, and the buffer finds the episodes by its dones")
-        super().__setattr__(name, value)
+    def use_parts(  # noqa: D102 - inherited
+        self, experience: Any, demonstrations: Demonstrations, share: LinearShare
+    ) -> None:
+        super().use_parts(experience.with_goals_of(self), demonstrations, share)
 
     def __getstate__(self) -> dict[str, Any]:
         """As in SB3, the environment is left out."""
         state = super().__getstate__()
-        for name in ("env", "ep_start", "ep_length", "_current_ep_start"):
-            del state[name]
+        del state["env"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -178,8 +178,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     def _window_set(self) -> WindowSet:
         return self.experience  # type: ignore[return-value]
 
-    def _not_in_sb3(self, sb3_class: type[ReplayBuffer]) -> list[str]:
-        left_out = super()._not_in_sb3(sb3_class)
+    def left_out_of(self, sb3_class: type[ReplayBuffer]) -> list[str]:  # noqa: D102 - inherited
+        left_out = super().left_out_of(sb3_class)
         if self.store_state and self.state_shapes:
             left_out.append("recurrent states")
         return left_out

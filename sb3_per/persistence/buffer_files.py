@@ -29,11 +29,11 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.buffers.conversion import copy_newest, empty_twin
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, Part, manifests_in, numbers_in
 from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
-from sb3_per.storage.array_store import ArrayStore
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.storage import Storage
 from sb3_per.utils.checks import check_argument, integer
@@ -249,16 +249,8 @@ def _rows_of(storage: Storage) -> dict[str, np.ndarray]:
     """See :class:`_Stream`."""
     rows = {"actions": storage.actions, "rewards": storage.rewards}
     for key, store in storage.stores.items():
-        if isinstance(store, FrameStore):
-            rows[_name("references", key)] = store.references
-        elif isinstance(store, ArrayStore):
-            rows[_name("observations", key)] = store.observations
-            if store.next_observations is not None:
-                rows[_name("next_observations", key)] = store.next_observations
-        else:
-            raise NotImplementedError(
-                f"Observations in a {type(store).__name__} cannot be saved to a directory: save the buffer to a pickle"
-            )
+        for name, array in store.arrays_by_row().items():
+            rows[_name(name, key)] = array
     return rows
 
 
@@ -513,17 +505,17 @@ class SavedBuffer:
             keeps_masses = found["scheme"] == facts["scheme"]
             is_same_form = found["buffer_size"] == facts["buffer_size"] and found["frames"] == facts["frames"]
             if is_same_form:
-                loaded = buffer.empty_twin(buffer.buffer_size, buffer.frames)
+                loaded = empty_twin(buffer, buffer.buffer_size, buffer.frames)
             else:
                 frames = {entry["key"]: entry["n_frames"] for entry in found["frames"]}
-                loaded = buffer.empty_twin(found["buffer_size"], frames.get(None, frames) or None)
+                loaded = empty_twin(buffer, found["buffer_size"], frames.get(None, frames) or None)
             self._fill(loaded, manifest, keeps_masses)
         if is_same_form:
             self._remember(loaded, manifest)
         else:
             saved = loaded
-            loaded = buffer.empty_twin(buffer.buffer_size, buffer.frames)
-            loaded.copy_newest(saved, keeps_masses)
+            loaded = empty_twin(buffer, buffer.buffer_size, buffer.frames)
+            copy_newest(saved, loaded, keeps_masses)
         if not keeps_masses:
             schemes = f"{found['scheme']}, and this buffer has {facts['scheme']}"
             warnings.warn(f"{self.path} was saved with {schemes}: all transitions get the largest priority")
