@@ -67,11 +67,13 @@ def from_sb3(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any])
 
     :param cls: class of the new buffer
     :param buffer: of SB3, of the kind of storage of this class
-    :param settings: of prioritization
+    :param settings: of prioritization; ``n_steps`` and ``gamma`` stay those of an ``NStepReplayBuffer``
     :return: the new buffer
     :raises ValueError: for a reward that is NaN or infinite
     """
     require_finite_rewards(buffer.rewards[: buffer.size()])
+    if isinstance(buffer, NStepReplayBuffer):
+        settings = {"n_steps": buffer.n_steps, "gamma": buffer.gamma, **settings}
     ring, storage = recording_of(buffer)
     made = _around(cls, buffer, settings, ring, storage)
     state = {"ring": ring.state(), "eligible": episodes_of(buffer), "sampler": made.sampler.state(0)}
@@ -110,7 +112,7 @@ def _around(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any], 
     else:
         folder = Folder.shared(path)
     made.settings = replace(made.settings, storage_folder=path)
-    made.start_with_storage(converted(storage, ring, made.storage.form, folder))
+    made.use_storage(converted(storage, ring, made.storage.form, folder))
     return made
 
 
@@ -316,7 +318,7 @@ def empty_twin(buffer: BufferT, n_rows: int, frames: int | dict[str, int] | None
     twin = type(buffer)(buffer_size=buffer.n_envs, **arguments_of(buffer), **extra)  # one row, whose storage is replaced
     twin.settings = replace(buffer.settings, frames=frames)
     form: Form = replace(buffer.storage.form, frames=frames_by_key(frames, buffer.observation_space))
-    twin.start_with_storage(make_storage(form, n_rows, buffer.n_envs, folder_of_copy(buffer.storage.folder)))
+    twin.use_storage(make_storage(form, n_rows, buffer.n_envs, folder_of_copy(buffer.storage.folder)))
     if buffer.draw_record is not None:
         twin.draw_record = buffer.draw_record.emptied(twin.ring.capacity)
     return twin

@@ -182,7 +182,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.draw_record: Any = None
         #: warns if nobody updates priorities
         self.reminder = UpdateReminder()
-        self.start_with_storage(make_storage(form, max(buffer_size // n_envs, 1), n_envs, folder))
+        self.use_storage(make_storage(form, max(buffer_size // n_envs, 1), n_envs, folder))
         warn_of_size(self.storage, self.sampler.nbytes)
 
     def _check_combinations(self, optimize_memory_usage: bool) -> None:
@@ -221,7 +221,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Call SB3's constructor with its arguments."""
         super().__init__(*args)
 
-    def start_with_storage(self, storage: Storage) -> None:
+    def use_storage(self, storage: Storage) -> None:
         """
         Begin anew, with new parts and an empty ring.
 
@@ -308,10 +308,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises ValueError: for another shape, or rewards that are NaN or infinite; nothing has changed then
         """
         with self.lock:
-            fitting = self.storage.fitting(name, value)
+            checked = self.storage.checked(name, value)
             if name == "rewards":
-                inputs.require_finite_rewards(fitting[: self.size()])
-            self.storage.put(name, fitting)
+                inputs.require_finite_rewards(checked[: self.size()])
+            self.storage.assign(name, checked)
 
     # ---- write
 
@@ -665,7 +665,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         """
-        Read given rows: SB3's hook. The environment of each row is drawn here, and all weights are 1.
+        Read given rows, as SB3's method does, for code that calls it. The environment of each row is drawn, and all weights
+        are 1. :meth:`sample` does not call it, so it must not be overridden.
 
         :param batch_inds: rows, integers of shape (batch_size,); negative ones count from the end, as in NumPy
         :param env: associated VecNormalize
@@ -737,7 +738,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @pos.setter
     def pos(self, value: int) -> None:
         if self.has_storage:  # SB3's constructor sets it before there is one
-            self._stand_at(value, self.full)
+            self._set_position(value, self.full)
 
     @property
     def full(self) -> bool:
@@ -747,9 +748,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @full.setter
     def full(self, value: bool) -> None:
         if self.has_storage:
-            self._stand_at(self.pos, value)
+            self._set_position(self.pos, value)
 
-    def _stand_at(self, pos: int, full: bool) -> None:
+    def _set_position(self, pos: int, full: bool) -> None:
         """
         Make all rows before ``pos``, or all rows, new transitions, which were written into SB3's arrays by hand.
 
@@ -762,7 +763,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         n_rows = self.buffer_size if full else pos
         inputs.require_finite_rewards(self.rewards[:n_rows])
         with self.lock:
-            self.experience.start_with_rows(pos + self.buffer_size if full else pos)
+            self.experience.count_rows_as_new(pos + self.buffer_size if full else pos)
 
     def __repr__(self) -> str:
         """Say what the buffer holds, and how it draws."""

@@ -331,7 +331,7 @@ def _put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_mas
         if storage.next_observations is None:
             storage.observations[ring.n_added % ring.n_rows, ring.all_envs] = state[prefix + _NEWEST]
         for store in storage.frame_stores.values():
-            store.adopt(ring.oldest_held, ring.n_added)
+            store.use_references(ring.oldest_held, ring.n_added)
 
 
 def _flat(prefix: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Keep one sampling mass per slot: insert, draw, update."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,14 @@ class Sampler:
     """
     Draws slots in proportion to their mass p^alpha (Schaul et al. 2016, equation 1).
 
-    A slot gets its mass when it becomes drawable, from whoever writes: :meth:`count_new_row` before a new row of all
-    environments is counted by the ring; otherwise :meth:`insert` and :meth:`remove` between :meth:`begin_change` and
-    :meth:`end_change`. New rows are only counted, and enter the tree before the next draw: one write of many slots is cheaper
-    than many writes of one. If an interrupt comes in the middle of a change, the candidates say what the tree lacks.
+    A slot gets its mass when it becomes drawable, from whoever writes, in one of two ways:
+
+    - :meth:`count_new_row`, before the ring counts a new row of all environments. The row enters the tree before the next
+      draw or update: one write of many slots is cheaper than many writes of one
+    - :meth:`insert` and :meth:`remove`, with the change of the ring, in a ``with`` block of :meth:`changing`
+
+    So between two calls, the slots with a mass are exactly the candidates without the rows that wait. If an interrupt leaves
+    it otherwise, the next call compares the tree with the candidates.
 
     :param scheme: prioritization scheme, which turns TD errors into priorities and masses
     :param candidates: say which slots can be drawn
@@ -78,14 +84,17 @@ class Sampler:
         """
         self._n_waiting += 1
 
-    def begin_change(self) -> None:
-        """Announce that the candidates change. Without :meth:`end_change`, the tree follows them at the next call."""
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Change candidates and tree together, in a ``with`` block. After an interrupt, the tree follows at the next call."""
+        self.mark_outdated()
+        yield
+        self._is_current = True
+
+    def mark_outdated(self) -> None:
+        """Let the next call compare the tree with the candidates, because these are about to change."""
         self.sync()
         self._is_current = False
-
-    def end_change(self) -> None:
-        """Take note that the tree has what was changed."""
-        self._is_current = True
 
     def insert(self, slots: np.ndarray, masses: np.ndarray | None = None) -> None:
         """
@@ -113,13 +122,15 @@ class Sampler:
     def sync(self) -> None:
         """Bring the tree up to date: with the rows that wait, or after an interrupt with everything."""
         if not self._is_current:
-            self._follow_candidates()
+            self._compare_with_candidates()
         if self._n_waiting:
-            slots = self.candidates.ring.slots_of_newest_rows(self._n_waiting)
-            self.tree.insert(slots, np.full(len(slots), self.scheme.new_mass(self.max_priority), np.float64))
+            ring = self.candidates.ring
+            self.insert(ring.slots_of_newest_rows(self._n_waiting))
+            if ring.shares_next_obs:
+                self.remove(ring.incomplete_slots())
             self._n_waiting = 0  # last, so that after an interrupt the rows are written once more
 
-    def _follow_candidates(self) -> None:
+    def _compare_with_candidates(self) -> None:
         """Give each slot that can be drawn and has no mass that of a new transition, and take it from those that cannot."""
         drawable = self.candidates.slots()
         entries = self.tree.entries()
@@ -135,7 +146,7 @@ class Sampler:
         """Take all masses away, after the ring was emptied. What it holds then is new. ``max_priority`` stays."""
         self._is_current = False
         self._n_waiting = 0
-        self.candidates.start_anew()
+        self.candidates.find_anew()
         self.tree.clear()
 
     def masses(self) -> np.ndarray:
@@ -327,7 +338,7 @@ def make_tree(scheme: PriorityScheme, candidates: Candidates, age_decay: float) 
     :return: an empty tree
     """
     ring = candidates.ring
-    if age_decay / ring.capacity == 0.0:
+    if age_decay / ring.capacity == 0.0:  # the rate of a slot, which may underflow
         return scheme.make_tree(ring.capacity)
     if scheme.draws_uniformly and candidates.are_all_complete:
         return AgeDraw(age_decay, ring)

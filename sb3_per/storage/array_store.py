@@ -107,13 +107,13 @@ class ArrayStore(ObservationStore):
             return {"observations": self.observations}
         return {"observations": self.observations, "next_observations": self.next_observations}
 
-    def protect(self) -> None:
+    def make_read_only(self) -> None:
         """Make the arrays read-only, see :class:`~sb3_per.storage.store.ObservationStore`."""
         self.observations.flags.writeable = False
         if self.next_observations is not None:
             self.next_observations.flags.writeable = False
 
-    def use(self, arrays: list[np.ndarray], files: Files | None) -> None:
+    def use_arrays(self, arrays: list[np.ndarray], files: Files | None) -> None:
         """
         Use other arrays with the same contents.
 

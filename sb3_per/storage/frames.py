@@ -178,14 +178,14 @@ class FrameStore(ObservationStore):
                 new.write(rows, envs, given, kept)
         return new
 
-    def reorder(self, pos: int) -> None:
+    def set_next_row(self, pos: int) -> None:
         """
         Let the next step of every environment follow another row.
 
         :param pos: row that is written next. All rows stay, and count as the steps before it
         """
         end = np.full(self.n_envs, self.n_rows + pos)
-        self.adopt(end - self.n_rows, end)
+        self.use_references(end - self.n_rows, end)
 
     # ---- saving
 
@@ -213,7 +213,7 @@ class FrameStore(ObservationStore):
         shape[self.axis] //= self.n_frames
         return [block.reshape(-1).view(self.dtype).reshape(-1, *shape) for block in self.pool.frames(first, end)]
 
-    def adopt(self, first: np.ndarray, end_of_env: np.ndarray) -> None:
+    def use_references(self, first: np.ndarray, end_of_env: np.ndarray) -> None:
         """
         Use the references that were written into :attr:`references`, and clear those of rows that hold no step.
 

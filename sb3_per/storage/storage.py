@@ -148,7 +148,7 @@ class Storage:
             shown[key] = store.shown(shape, self.form.dtypes[key], is_next)
         if None in shown:
             return shown[None]
-        return KeyedArrays(shown, weakref.WeakMethod(self.put), name)
+        return KeyedArrays(shown, weakref.WeakMethod(self.assign), name)
 
     @property
     def array_stores(self) -> dict[str | None, ArrayStore]:
@@ -342,7 +342,7 @@ class Storage:
 
     # ---- arrays in place of others
 
-    def put(self, name: str, given: Any) -> Any:
+    def assign(self, name: str, given: Any) -> Any:
         """
         Use an array in place of one of SB3's, or a dictionary of them for Dict observations. It is shared if it is in RAM, not
         in frames, and of the type that is stored; otherwise it is copied.
@@ -354,9 +354,9 @@ class Storage:
         :raises MemoryError: if there is no memory for frames; nothing has changed then
         :raises OSError: if there is no space on the disk; nothing has changed then
         """
-        new = self.fitting(name, given)
+        new = self.checked(name, given)
         if name in ("observations", "next_observations"):
-            self._put_observations(keyed(new), is_next=name == "next_observations")
+            self._assign_observations(keyed(new), is_next=name == "next_observations")
         elif name == "actions" and self.files is not None:
             self.reserve(0, self.n_rows - 1)
             self.actions[...] = new
@@ -365,12 +365,12 @@ class Storage:
         self.n_put += 1
         return getattr(self, name)
 
-    def fitting(self, name: str, given: Any) -> Any:
+    def checked(self, name: str, given: Any) -> Any:
         """
         Check arrays that are to be used in place of others.
 
-        :param name: as in :meth:`put`
-        :param given: as in :meth:`put`
+        :param name: as in :meth:`assign`
+        :param given: as in :meth:`assign`
         :return: an array of the stored shape and type, or a dictionary of them
         :raises ValueError: if they do not fit
         """
@@ -379,7 +379,7 @@ class Storage:
             raise ValueError(f"{name} cannot be assigned: this buffer does not store them")
         return _fitting(name, given, stored)
 
-    def _put_observations(self, new: dict[str | None, np.ndarray], is_next: bool) -> None:
+    def _assign_observations(self, new: dict[str | None, np.ndarray], is_next: bool) -> None:
         if self.files is not None:
             self.reserve(0, self.n_rows - 1)
         # Frames first: they may find no room, and nothing has changed then. Arrays follow, which cannot fail.
@@ -387,23 +387,23 @@ class Storage:
         self.stores.update({key: self.stores[key].with_array(new[key], is_next) for key in keys})
         self._show_stores()
 
-    def reorder(self, pos: int) -> None:
+    def set_next_row(self, pos: int) -> None:
         """
         Note that rows were written by hand, so that the next step follows another row.
 
         :param pos: row that is written next; the one after it is the oldest
         """
         for store in self.stores.values():
-            store.reorder(pos)
+            store.set_next_row(pos)
 
     # ---- processes and copies
 
-    def protect(self) -> None:
+    def make_read_only(self) -> None:
         """Refuse all writes into the files from now on: they belong to the process that this one was forked from."""
         self._n_ready = 0  # so that the next write reserves its rows, which is refused
         self.actions.flags.writeable = False
         for store in self.stores.values():
-            store.protect()
+            store.make_read_only()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out views of the stores, and rows of files that were never written: on some disks, reading takes space."""
@@ -420,7 +420,7 @@ class Storage:
         arrays = moved([self.actions, *of_stores], self.n_rows, self.files)
         self.actions = arrays.pop(0)
         for store in stores:
-            store.use([arrays.pop(0) for _ in store.arrays_by_row()], self.files)
+            store.use_arrays([arrays.pop(0) for _ in store.arrays_by_row()], self.files)
         self._prepare()
 
 
@@ -434,7 +434,7 @@ _IN_FILES: "weakref.WeakSet[Storage]" = weakref.WeakSet()
 def _protect_files() -> None:
     """In a forked process, protect the files of the process that it was forked from."""
     for storage in list(_IN_FILES):
-        storage.protect()
+        storage.make_read_only()
 
 
 if hasattr(os, "register_at_fork"):
@@ -446,7 +446,7 @@ class KeyedArrays(dict[str, Any]):
     Arrays of Dict observations by key. One that is put in place of another is used from then on.
 
     :param arrays: arrays, or views of stores, by key
-    :param put: :meth:`Storage.put`, which takes the name of the attribute; the storage may be gone before the arrays
+    :param put: :meth:`Storage.assign`, which takes the name of the attribute; the storage may be gone before the arrays
     :param name: name of the attribute
     """
 
@@ -475,7 +475,7 @@ class KeyedArrays(dict[str, Any]):
 
 
 def _fitting(name: str, given: Any, stored: Any) -> Any:
-    """See :meth:`Storage.fitting`; ``stored`` is what the array takes the place of."""
+    """See :meth:`Storage.checked`; ``stored`` is what the array takes the place of."""
     if isinstance(stored, dict):
         if not isinstance(given, dict) or given.keys() != stored.keys():
             found = sorted(given) if isinstance(given, dict) else f"a {type(given).__name__}"

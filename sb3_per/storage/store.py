@@ -107,7 +107,7 @@ class ObservationStore(ABC):
         """
         raise ValueError(f"Observations in a {type(self).__name__} cannot be assigned. Write steps with add() or extend()")
 
-    def reorder(self, pos: int) -> None:  # noqa: B027 - most stores do not depend on the order
+    def set_next_row(self, pos: int) -> None:  # noqa: B027 - most stores do not depend on the order
         """
         Note that rows were written by hand, so that the next step follows another row.
 
@@ -127,7 +127,7 @@ class ObservationStore(ABC):
             f"Observations in a {type(self).__name__} cannot be saved to a directory: save the buffer to a pickle"
         )
 
-    def protect(self) -> None:  # noqa: B027 - most stores have no files
+    def make_read_only(self) -> None:  # noqa: B027 - most stores have no files
         """Refuse all writes from now on: the files belong to the process that this one was forked from."""
 
 
