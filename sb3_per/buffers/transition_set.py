@@ -231,7 +231,7 @@ class TransitionSet:
             rewards,
             dones,
         )
-        if not ring.all_at_same_step:
+        if not ring.all_at_same_step:  # the kernel counts ids as if they were
             ids = ring.ids_at(windows[:, 0])
         return ids, rewards, dones
 

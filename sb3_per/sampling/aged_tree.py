@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sb3_per.sampling.mass_tree import ALL_WRITTEN, LEAST_MASS, MassTree
-from sb3_per.sampling.sum_tree import SumTree, draw_leaves, write_masses
+from sb3_per.sampling.sum_tree import SumTree, draw_slots, write_masses
 from sb3_per.storage.ring import Ring
 from sb3_per.utils.compiled import kernel
 
@@ -107,7 +107,7 @@ def _draw_aged(
     ages: Ages,
 ) -> None:
     """Find the slots of uniform numbers, and read the masses without their factors."""
-    draw_leaves(sums, starts, uniforms, stratified, scale, slots, masses)
+    draw_slots(sums, starts, uniforms, stratified, scale, slots, masses)
     _times_factors(slots, masses, True, ages)
 
 
