@@ -8,6 +8,7 @@ from typing import Any
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_per.buffers.settings import OTHER_NAMES, PrioritySettings, hint
+from sb3_per.utils.origin import is_of_user, package_of
 
 
 def show_arguments(cls: type, changed_defaults: dict[str, Any]) -> None:
@@ -99,7 +100,7 @@ def own_train(cls: type) -> str | None:
     :return: class and method; ``None`` if the method is of this package
     """
     owner = next(base for base in cls.__mro__ if "train" in vars(base))
-    return None if owner.__module__.startswith("sb3_per.") else f"{owner.__name__}.train()"
+    return f"{owner.__name__}.train()" if is_of_user(owner) else None
 
 
 def _constructors(cls: type) -> Iterator[Any]:
@@ -111,7 +112,7 @@ def _constructors(cls: type) -> Iterator[Any]:
 
 def _is_ours(init: Any) -> bool:
     """Whether a constructor is one of this package, which passes on all that it does not name."""
-    return str(init.__module__).startswith("sb3_per.")
+    return package_of(init) == "sb3_per"
 
 
 def _meant(cls: type, name: str, value: Any, known: list[str]) -> str:

@@ -80,17 +80,20 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         given_buffer = vars(self)["replay_buffer"]
         if given_buffer is not None:  # `load` may have set it beside the property
             self.replay_buffer = given_buffer
-        # The stock algorithm makes the buffer, with all settings. The model keeps, and saves, only the user's.
+        # The stock algorithm makes the buffer from this attribute, which holds all settings meanwhile. The model keeps, and
+        # saves, only the user's.
         settings = self.replay_buffer_kwargs
         self.replay_buffer_kwargs = self._buffer_settings()
-        with warnings.catch_warnings():
-            # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
-            warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
-            super()._setup_model()
+        try:
+            with warnings.catch_warnings():
+                # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
+                warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
+                super()._setup_model()
+        finally:
+            self.replay_buffer_kwargs = settings
         if settings.get("storage_folder") is not None:
             # The absolute path. In a new dictionary, since the caller's must not change.
-            settings = settings | {"storage_folder": self.replay_buffer.settings.storage_folder}
-        self.replay_buffer_kwargs = settings
+            self.replay_buffer_kwargs = settings | {"storage_folder": self.replay_buffer.settings.storage_folder}
         collecting_env = collecting_env_in(self.env)
         if collecting_env is not None:
             collecting_env.check_supported(self)

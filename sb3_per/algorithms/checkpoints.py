@@ -3,7 +3,6 @@
 import io
 import json
 import pathlib
-import re
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator
@@ -18,6 +17,7 @@ from sb3_per.buffers import PrioritizedHerReplayBuffer, PrioritizedSequenceRepla
 from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, PrioritySettings
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
 from sb3_per.storage.mapped import Folder
+from sb3_per.utils.origin import is_of_user, package_of
 
 if TYPE_CHECKING:
     from sb3_per.algorithms.base import PrioritizedAlgorithm
@@ -30,9 +30,6 @@ ENTRY = "prioritized_replay"
 
 # Keyword arguments that SB3's buffers do not have.
 _PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS))
-
-# Modules with the policies of a single algorithm.
-_OF_ONE_ALGORITHM = re.compile(r"(stable_baselines3|sb3_contrib|sbx|sb3_per)\.(?!common\b)")
 
 
 # ---- saving
@@ -207,12 +204,12 @@ def check_policy(cls: type["PrioritizedAlgorithm"], policy_class: type | None) -
     own = tuple(cls.policy_aliases.values())
     if policy_class is None or not own:
         return
-    known = (base for base in policy_class.__mro__ if base in own or _OF_ONE_ALGORITHM.match(base.__module__))
+    known = (base for base in policy_class.__mro__ if base in own or _is_of_one_algorithm(base))
     found = next(known, None)
     if found is None or found in own:
         return
-    is_jax = found.__module__.startswith("sbx.")
-    if is_jax != own[0].__module__.startswith("sbx."):
+    is_jax = package_of(found) == "sbx"
+    if is_jax != (package_of(own[0]) == "sbx"):
         networks, package, own_package = "PyTorch", "sb3_per", "sb3_per.sbx"
         if is_jax:
             networks, package, own_package = "JAX", "sb3_per.sbx", "sb3_per"
@@ -224,3 +221,8 @@ def check_policy(cls: type["PrioritizedAlgorithm"], policy_class: type | None) -
         f"This zip is not one of {cls.__name__}: its policy is {found.__name__}, and {cls.__name__} has {own[0].__name__}. "
         "Load it with the class that saved it, or with the prioritized class of the same algorithm, e.g. PERSAC for SAC"
     )
+
+
+def _is_of_one_algorithm(policy_class: type) -> bool:
+    """Tell whether a class of policies is that of a single algorithm; algorithms share those in the module ``common``."""
+    return not is_of_user(policy_class) and "common" not in policy_class.__module__.split(".")

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
-from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
+from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme, schemes_with
 from sb3_per.storage.mapped import absolute
 from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, check_argument, integer, number, words
 
@@ -102,15 +102,14 @@ class PrioritySettings:
 
     def _check_effects(self, scheme: PriorityScheme) -> None:
         """Warn of settings that have no effect, and refuse ``initial_priority``, which the caller of ``add`` relies on."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            users = scheme.unused_settings.get(field.name)
-            if users is None or value == field.default:
+        for name in scheme.unused_settings:
+            value = getattr(self, name)
+            if value == getattr(PrioritySettings, name):  # the default
                 continue
-            if field.name == "initial_priority":
-                raise ValueError(f"initial_priority={value!r} has no effect with {scheme}: {users}")
-            # A scheme object brings its own; `make_scheme` refuses these beside one.
-            warnings.warn(f"{field.name}={value!r} has no effect with scheme={self.scheme!r}: {users}", IgnoredSettingWarning)
+            reason = f"it is a setting of {', '.join(map(repr, schemes_with(name)))}"
+            if name == "initial_priority":
+                raise ValueError(f"{name}={value!r} has no effect with {scheme}: {reason}")
+            warnings.warn(f"{name}={value!r} has no effect with scheme={self.scheme!r}: {reason}", IgnoredSettingWarning)
         if self.recency == 1.0 and self.recency_min != 5000:
             warnings.warn(
                 f"recency_min={self.recency_min} has no effect with recency=1.0: set a recency below 1", IgnoredSettingWarning

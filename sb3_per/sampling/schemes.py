@@ -74,6 +74,9 @@ class PriorityScheme:
     leave as they are                      ``ranks``, ``draws_as_sb3``, ``largest_mass``, ``settings``
     ====================================== ===========================================================================
 
+    Keep each argument of the constructor in a public attribute of the same name. All public attributes are settings: they show
+    in ``repr``, and a saved mass is used again only where they are equal. Begin the names of all others with an underscore.
+
     Pass a scheme to the buffer by ``replay_buffer_kwargs=dict(scheme=MyScheme(alpha=0.5))``. It is saved with the model, so it
     must be picklable.
 
@@ -100,6 +103,11 @@ class PriorityScheme:
     #: Whether :meth:`loss` replaces the algorithm's own loss. It needs scalar TD errors then.
     replaces_loss: bool = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "loss" in vars(cls) and "jax_loss" not in vars(cls):
+            cls.jax_loss = _missing_jax_loss  # type: ignore[method-assign]  # the inherited one belongs to another loss
+
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):
         check_argument("alpha", alpha, AT_LEAST_0)
         check_argument("td_error_reduction", td_error_reduction, words(*_REDUCTIONS))
@@ -116,8 +124,8 @@ class PriorityScheme:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Arguments of the constructor, by name."""
-        return {name: value for name, value in vars(self).items() if name[0] != "_"}
+        """Settings by name: the public attributes."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def equals(self, other: "PriorityScheme") -> bool:
         """
@@ -133,21 +141,14 @@ class PriorityScheme:
         )
 
     @property
-    def unused_settings(self) -> dict[str, str]:
-        """Settings of a buffer that have no effect with this scheme: for each, which schemes use it, in words."""
-        unused = {}
-        if self.draws_uniformly:
-            unused["initial_priority"] = "'proportional', 'rank' and 'lap' draw by priority"
-        if self.draws_uniformly and not self.replaces_loss:
-            unused["alpha"] = "'proportional', 'rank', 'lap' and 'pal' have an alpha"
-            unused["td_error_reduction"] = "'proportional', 'rank', 'lap' and 'pal' reduce TD errors"
-        if self.ranks or not self.importance_sampling:
-            unused["epsilon"] = "'proportional' adds it to |td|"
-        if not self.replaces_loss:
-            unused["kappa"] = "'lap' and 'pal' have a kappa"
+    def unused_settings(self) -> list[str]:
+        """Names of the buffer's settings that have no effect with this scheme."""
+        arguments = inspect.signature(type(self)).parameters
+        unused = [name for name in ("alpha", "epsilon", "kappa", "td_error_reduction") if name not in arguments]
         if not self.importance_sampling:
-            for name in ("beta_start", "beta_end", "beta_anneal_steps"):
-                unused[name] = "'proportional' and 'rank' have importance-sampling weights"
+            unused += ["beta_start", "beta_end", "beta_anneal_steps"]
+        if self.draws_uniformly:
+            unused.append("initial_priority")
         return unused
 
     def make_tree(self, capacity: int) -> MassTree:
@@ -236,7 +237,8 @@ class PriorityScheme:
 
     def jax_loss(self, losses: Any, td_errors: Any, weights: Any) -> Any:
         """
-        Compute :meth:`loss` of JAX arrays, for :mod:`sb3_per.sbx`. A scheme with a loss of its own implements both.
+        Compute :meth:`loss` of JAX arrays, for :mod:`sb3_per.sbx`. A scheme with a loss of its own implements both: if it
+        overrides :meth:`loss` alone, this method raises ``NotImplementedError``.
 
         :param losses: the algorithm's own unreduced loss, shape (batch_size, n_critics)
         :param td_errors: signed TD errors, target minus estimate, with gradient, shape (batch_size, n_critics)
@@ -245,11 +247,13 @@ class PriorityScheme:
         """
         return (weights * losses.sum(axis=1, keepdims=True)).mean()
 
-    @property
-    def has_jax_loss(self) -> bool:
-        """Whether :meth:`jax_loss` matches :meth:`loss`: a subclass that replaces only the loss has none."""
-        of_jax, of_torch = (next(cls for cls in type(self).__mro__ if name in vars(cls)) for name in ("jax_loss", "loss"))
-        return issubclass(of_jax, of_torch)
+
+def _missing_jax_loss(self: PriorityScheme, losses: Any, td_errors: Any, weights: Any) -> Any:
+    """Stand for the :meth:`PriorityScheme.jax_loss` that a scheme lacks."""
+    raise NotImplementedError(
+        f"{type(self).__name__} has a loss() for PyTorch and no jax_loss(). Write jax_loss() beside it, or use the class of "
+        "sb3_per"
+    )
 
 
 class Proportional(PriorityScheme):
@@ -358,6 +362,11 @@ class Uniform(PriorityScheme):
     def __init__(self, td_error_reduction: str = "mean"):
         super().__init__(alpha=0.0, td_error_reduction=td_error_reduction)
 
+    @property
+    def unused_settings(self) -> list[str]:
+        """See :attr:`PriorityScheme.unused_settings`. The reduction changes ``max_priority`` alone, which is only logged."""
+        return [*super().unused_settings, "td_error_reduction"]
+
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """p = ``|td|``, for ``max_priority``; it does not change the draw."""
         return abs_td_errors
@@ -428,7 +437,7 @@ class Shuffled(PriorityScheme):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Arguments of the constructor, by name."""
+        """See :attr:`PriorityScheme.settings`."""
         return {"scheme": self.scheme}
 
     def equals(self, other: PriorityScheme) -> bool:
@@ -467,11 +476,6 @@ class Shuffled(PriorityScheme):
         """See :meth:`PriorityScheme.jax_loss`."""
         return self.scheme.jax_loss(losses, td_errors, weights)
 
-    @property
-    def has_jax_loss(self) -> bool:
-        """See :attr:`PriorityScheme.has_jax_loss`."""
-        return self.scheme.has_jax_loss
-
 
 _SCHEMES: dict[str, Callable[..., PriorityScheme]] = {
     "proportional": Proportional,
@@ -484,6 +488,16 @@ _SCHEMES: dict[str, Callable[..., PriorityScheme]] = {
 
 # Names that other libraries use.
 _OTHER_NAMES = {"per": "proportional", "prioritized": "proportional"}
+
+
+def schemes_with(setting: str) -> list[str]:
+    """
+    List the schemes with which a setting of the buffer has an effect.
+
+    :param setting: name of the setting
+    :return: names of the schemes
+    """
+    return [name for name, scheme_class in _SCHEMES.items() if setting not in scheme_class().unused_settings]
 
 
 def make_scheme(

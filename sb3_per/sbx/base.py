@@ -21,6 +21,7 @@ from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked
+from sb3_per.utils.origin import is_of_user
 
 #: Train states of an algorithm: a tuple, or a NamedTuple.
 Networks = tuple[Any, ...]
@@ -184,15 +185,15 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> np.ndarray:
         """
-        Compute TD errors with the code and the random numbers of the next gradient step, but discard its update. Nothing
-        changes.
+        Compute TD errors without an update, with the code and the random numbers of the next gradient step. Nothing changes.
 
         :param batch: transitions, drawn or made by hand
         :return: signed TD errors, float32 array of shape (batch_size, n_critics)
         """
-        _, _, logged = self._compute([self._input_of(batch, updates_actor=False)])
-        td_errors, _ = logged.unpack(np.asarray(logged.values)[0], updates_actor=False)
-        return td_errors
+        arrays = self._input_of(batch, updates_actor=False)
+        return np.asarray(
+            self._compiled_td_errors(self._options(), self._networks(), self.key, self._float32_hyperparameters(), arrays)
+        )
 
     def _draw_ahead(
         self, batch_size: int | None, n_done: int, gradient_steps: int
@@ -239,12 +240,33 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :param inputs: a batch for each step
         :return: train states, the next key, and TD errors and metrics of each step
         """
-        hyperparameters = {name: np.float32(value) for name, value in self._hyperparameters().items()}
         n_padded = 1 << (len(inputs) - 1).bit_length()  # a power of two, because each length is compiled for itself
         batches = stacked(inputs, n_padded)
         return self._compiled_steps(
-            self._options(), self._networks(), self.key, hyperparameters, batches, np.int32(len(inputs))
+            self._options(), self._networks(), self.key, self._float32_hyperparameters(), batches, np.int32(len(inputs))
         )
+
+    def _float32_hyperparameters(self) -> dict[str, np.float32]:
+        """Return the hyperparameters in the type that the compiled functions take."""
+        return {name: np.float32(value) for name, value in self._hyperparameters().items()}
+
+    @classmethod
+    @partial(jax.jit, static_argnames=("cls", "options"))
+    def _compiled_td_errors(
+        cls, options: Options, networks: Any, key: jax.Array, hyperparameters: dict[str, Any], batch: Batch
+    ) -> jax.Array:
+        """
+        Compute the TD errors of a gradient step. The compiler leaves out what they do not depend on: gradients, and the
+        updates of all networks.
+
+        :param options: what the compiler must know
+        :param networks: train states
+        :param key: random key
+        :param hyperparameters: numbers by name, float32
+        :param batch: batch of the step
+        :return: TD errors, shape (batch_size, n_critics)
+        """
+        return cls._update(Step(networks, key, batch, hyperparameters, options)).td_errors
 
     @classmethod
     @partial(jax.jit, static_argnames=("cls", "options"))
@@ -303,18 +325,17 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
     def _check_buffer(self, buffer: PrioritizedReplayBuffer) -> None:
         super()._check_buffer(buffer)
-        if not buffer.scheme.has_jax_loss:
-            raise NotImplementedError(
-                f"{type(self).__name__} with {type(buffer.scheme).__name__}.loss() alone is not supported: it is for PyTorch "
-                "and replaces the loss. Write jax_loss() beside it, or use the class of sb3_per"
-            )
+        one = jnp.ones((1, 1))
+        try:
+            jax.eval_shape(buffer.scheme.jax_loss, one, one, one)
+        except NotImplementedError as error:
+            raise NotImplementedError(f"{type(self).__name__} with {buffer.scheme} is not supported: {error}") from error
 
     def _check_overridden(self) -> None:
         """Refuse functions of a user that are never called."""
         for cls in type(self).__mro__:
-            is_of_user = cls.__module__.partition(".")[0] not in ("sbx", "sb3_per")
             for name in self.unused_functions:
-                if is_of_user and name in vars(cls):
+                if is_of_user(cls) and name in vars(cls):
                     raise NotImplementedError(
                         f"{type(self).__name__} with {cls.__name__}.{name}() is not supported: it has no effect, as _update() "
                         "computes the critics' loss. Override that"

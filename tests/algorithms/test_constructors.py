@@ -242,6 +242,15 @@ def test_replay_buffer_kwargs_must_be_a_dictionary():
         assert repr(given) in str(refused.value)
 
 
+def test_a_failed_setup_leaves_replay_buffer_kwargs_as_the_user_gave_them():
+    given = dict(alpha=0.3)
+    arguments: dict[str, Any] = dict(policy_kwargs=dict(unknown=1), replay_buffer_kwargs=given)
+    model = PERDQN("MlpPolicy", "CartPole-v1", **arguments, _init_setup_model=False)
+    with pytest.raises(TypeError, match="unknown"):
+        model._setup_model()
+    assert model.replay_buffer_kwargs == given == dict(alpha=0.3)
+
+
 # ---- the order of bases
 
 

@@ -35,14 +35,6 @@ def test_errors_of_a_batch_change_places():
     assert sorted(reduced) == sorted(scheme.reduce(errors)) and list(reduced) != list(scheme.reduce(errors))
 
 
-def test_a_scheme_without_a_loss_for_jax_has_none_as_a_control_either():
-    class OwnLoss(Proportional):
-        def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
-            return losses.mean()
-
-    assert not Shuffled(OwnLoss()).has_jax_loss and Shuffled(LAP()).has_jax_loss
-
-
 @pytest.mark.parametrize("setting", [dict(scheme="lap", kappa=0.3), dict(scheme=LAP(kappa=0.3))], ids=repr)
 def test_the_control_of_a_setting_keeps_its_other_settings(setting):
     control = control_of({**setting, "recency": 0.5})

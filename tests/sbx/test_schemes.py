@@ -1,5 +1,6 @@
 """The JAX form of each scheme's loss is the PyTorch one, with the same gradient."""
 
+import re
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sb3_per import LAP, PAL, PERDQN, PriorityScheme, Proportional, RankBased, Uniform
+from sb3_per.sampling.schemes import Shuffled
 from tests.helpers.sbx_models import make
 
 SHAPE = (6, 2)
@@ -50,7 +52,7 @@ class Halved(Proportional):
 
 class HalvedTwice(Halved):
     def jax_loss(self, losses: Any, td_errors: Any, weights: Any) -> Any:
-        return super().jax_loss(losses, td_errors, weights) / 2
+        return Proportional.jax_loss(self, losses, td_errors, weights) / 2
 
 
 class Cubic(Proportional):
@@ -61,10 +63,10 @@ class Cubic(Proportional):
 
 
 def test_a_scheme_with_a_loss_of_its_own_needs_a_jax_form():
-    with pytest.raises(
-        NotImplementedError, match=r"PERDQN with Halved\.loss\(\) alone is not supported: .* Write jax_loss\(\)"
-    ):
-        make("dqn", replay_buffer_kwargs=dict(scheme=Halved()))
+    for scheme in (Halved(), Shuffled(Halved())):
+        message = rf"PERDQN with {re.escape(repr(scheme))} is not supported: Halved has a loss\(\) .* Write jax_loss\(\)"
+        with pytest.raises(NotImplementedError, match=message):
+            make("dqn", replay_buffer_kwargs=dict(scheme=scheme))
     for scheme in (HalvedTwice(), Cubic()):
         assert make("dqn", replay_buffer_kwargs=dict(scheme=scheme)).replay_buffer.scheme is scheme
     PERDQN("MlpPolicy", "CartPole-v1", buffer_size=80, replay_buffer_kwargs=dict(scheme=Halved()))
