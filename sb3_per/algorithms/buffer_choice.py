@@ -15,7 +15,7 @@ from sb3_per.buffers import (
 )
 from sb3_per.buffers.conversion import settings_of
 from sb3_per.buffers.settings import SCHEME_SETTINGS, PrioritySettings
-from sb3_per.sampling.schemes import make_scheme
+from sb3_per.sampling.schemes import PriorityScheme, make_scheme
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
 from sb3_per.utils.checks import FRACTION, Allowed, check_argument, integer
 
@@ -222,8 +222,10 @@ def _changed_settings(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBu
 
 def _is_other_scheme(buffer: PrioritizedReplayBuffer, asked_for: dict[str, Any]) -> bool:
     """Tell whether a scheme differs in something that was asked for. A scheme object brings all of its settings."""
-    scheme = make_scheme(**asked_for)
-    if "scheme" in asked_for and type(scheme) is not type(buffer.scheme):
+    scheme = asked_for.get("scheme")
+    if isinstance(scheme, PriorityScheme):
+        return not scheme.equals(buffer.scheme)
+    if scheme is not None and type(make_scheme(scheme)) is not type(buffer.scheme):
         return True
-    named = scheme.settings if scheme is asked_for.get("scheme") else asked_for
-    return any(named.get(name, value) != value for name, value in buffer.scheme.settings.items())
+    settings = buffer.scheme.settings
+    return any(settings.get(name, value) != value for name, value in asked_for.items() if name != "scheme")

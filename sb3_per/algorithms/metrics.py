@@ -47,7 +47,7 @@ class MeanMetrics:
     def _read(self) -> None:
         for values in self._values:
             for name, value in values.items():
-                self._add(name if "/" in name else f"train/{name}", value.item())
+                self._add(name if "/" in name else f"train/{name}", float(value))
         if self._weights:
             # All at once: small operations at every step would slow training down.
             n, weights = len(self._weights), th.cat(self._weights, dim=1).cpu().double().numpy()

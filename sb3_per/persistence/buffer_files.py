@@ -33,7 +33,7 @@ from sb3_per.buffers.conversion import copy_newest, empty_twin
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, Part, manifests_in, numbers_in
-from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
+from sb3_per.sampling.schemes import SCHEMES, PriorityScheme
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.storage import Storage
 from sb3_per.utils.checks import check_argument, integer
@@ -55,15 +55,6 @@ _SPACES: dict[str, type[spaces.Space]] = {
     "discrete": spaces.Discrete,
     "multi discrete": spaces.MultiDiscrete,
     "multi binary": spaces.MultiBinary,
-}
-
-# Names of the schemes in files. Those of users are "own".
-_SCHEMES: dict[type[PriorityScheme], str] = {
-    Proportional: "proportional",
-    RankBased: "rank",
-    LAP: "lap",
-    PAL: "pal",
-    Uniform: "uniform",
 }
 
 # Prefix of the streams and arrays of demonstrations.
@@ -157,7 +148,8 @@ def _describe_scheme(scheme: PriorityScheme) -> dict[str, Any]:
                 "underscore if priorities do not depend on it, or save to a name that does not end in .buffer"
             ) from error
         settings[name] = plain
-    return {"name": _SCHEMES.get(type(scheme), "own"), "settings": settings}
+    names = {made_by: name for name, made_by in SCHEMES.items()}
+    return {"name": names.get(type(scheme), "own"), "settings": settings}
 
 
 # ---- rows and frames

@@ -14,6 +14,7 @@ from sb3_per.sampling.parts import draw_from, draw_without_repeats, newest_part
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.sum_tree import spread
 from sb3_per.utils.checks import ABOVE_0, check_argument, integer
+from sb3_per.utils.origin import is_of_user
 
 
 class Sampler:
@@ -57,11 +58,12 @@ class Sampler:
         self.tree = make_tree(scheme, candidates, age_decay)
         # Changes nothing, but loads the kernel before the first step.
         self.tree.write(np.zeros(1, np.int64), np.zeros(1))
+        self._has_scheme_of_user = is_of_user(type(scheme))
         # Whether each slot is drawn from the whole tree, whatever else is in the batch.
         self._draws_from_whole_tree = recency == 1.0 and not unique
         has_age = isinstance(self.tree, (AgedTree, AgeDraw))
         #: whether draws are those of SB3's own buffer, with the same random numbers
-        self.draws_as_sb3 = scheme.draws_as_sb3 and self._draws_from_whole_tree and not stratified and not has_age
+        self.draws_as_sb3 = scheme.may_draw_as_sb3 and self._draws_from_whole_tree and not stratified and not has_age
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         self.n_updates = 0
@@ -107,7 +109,10 @@ class Sampler:
         if len(slots) == 0:
             return
         if masses is None:
-            masses = np.full(len(slots), self.scheme.new_mass(self.max_priority), np.float64)
+            new_mass = self.scheme.new_mass(self.max_priority)
+            if not new_mass > 0.0:
+                raise ValueError(f"{self.scheme}.new_mass() gave {new_mass}: it must be above 0")
+            masses = np.full(len(slots), new_mass, np.float64)
         self.tree.insert(slots, masses)
 
     def remove(self, slots: np.ndarray) -> None:
@@ -253,6 +258,8 @@ class Sampler:
         masses = np.ascontiguousarray(self.scheme.mass(priorities), np.float64)
         if masses.shape != priorities.shape:
             raise ValueError(f"{self.scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")
+        if self._has_scheme_of_user and not (masses > 0.0).all():
+            raise ValueError(f"{self.scheme}.mass() gave {masses[~(masses > 0.0)][0]}: it must be above 0")
         return masses
 
     def require_allowed(self, abs_td_errors: np.ndarray) -> None:
@@ -263,9 +270,9 @@ class Sampler:
         :raises ValueError: for a priority or a mass that is not allowed
         """
         masses = self._masses_of(self.priorities_of(abs_td_errors))
-        is_allowed = (masses >= 0.0) & (masses < np.inf)
+        is_allowed = (masses > 0.0) & (masses < np.inf)
         if not is_allowed.all():
-            raise ValueError(f"{self.scheme}.mass() gave {masses[~is_allowed][0]}: it must be finite and at least 0")
+            raise ValueError(f"{self.scheme}.mass() gave {masses[~is_allowed][0]}: it must be finite and above 0")
 
     # ---- saving
 
