@@ -229,38 +229,36 @@ class Sampler:
         slots, abs_td_errors = self.candidates.only_drawable(slots, abs_td_errors)
         if len(slots) == 0:
             return 0
-        priorities = self.priorities_of(abs_td_errors)
-        self.tree.write(slots, self._masses_of(priorities))
+        priorities, masses = self.priorities_and_masses(abs_td_errors)
+        self.tree.write(slots, masses)
         self.max_priority = max(self.max_priority, float(priorities[priorities.argmax()]))  # faster than `max`
         self.n_updates += 1
         return len(slots)
 
-    def priorities_of(self, abs_td_errors: np.ndarray) -> np.ndarray:
+    def priorities_and_masses(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
-        Turn TD errors into priorities, and check them. Nothing changes.
+        Turn TD errors into priorities and masses. Nothing changes.
 
         :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
-        :return: float64 of shape (n,)
-        :raises ValueError: for a priority that is NaN or infinite, or another number of priorities
+        :return: both of shape (n,), the masses as the tree takes them, whatever a user's scheme returns
+        :raises ValueError: for a priority that is NaN or infinite, or another number of priorities or masses; for a mass of a
+            user's scheme that is not above 0
         """
-        priorities = self.scheme.priority(self.scheme.reduce(abs_td_errors))
+        scheme = self.scheme
+        priorities = scheme.priority(scheme.reduce(abs_td_errors))
         if np.shape(priorities) != (len(abs_td_errors),):
             raise ValueError(
-                f"{self.scheme}.priority() gave shape {np.shape(priorities)}: it must give one priority for each of "
+                f"{scheme}.priority() gave shape {np.shape(priorities)}: it must give one priority for each of "
                 f"{len(abs_td_errors)} transitions"
             )
         if len(priorities) and not priorities[priorities.argmax()] < np.inf:  # the position of a NaN, if there is one
-            raise ValueError(f"{self.scheme}.priority() gave {priorities.max()}: it must be finite")
-        return priorities
-
-    def _masses_of(self, priorities: np.ndarray) -> np.ndarray:
-        """Turn priorities into what the tree takes: one float64 for each, whatever a user's scheme returns."""
-        masses = np.ascontiguousarray(self.scheme.mass(priorities), np.float64)
+            raise ValueError(f"{scheme}.priority() gave {priorities.max()}: it must be finite")
+        masses = np.ascontiguousarray(scheme.mass(priorities), np.float64)
         if masses.shape != priorities.shape:
-            raise ValueError(f"{self.scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")
+            raise ValueError(f"{scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")
         if self._has_scheme_of_user and not (masses > 0.0).all():
-            raise ValueError(f"{self.scheme}.mass() gave {masses[~(masses > 0.0)][0]}: it must be above 0")
-        return masses
+            raise ValueError(f"{scheme}.mass() gave {masses[~(masses > 0.0)][0]}: it must be above 0")
+        return priorities, masses
 
     def require_allowed(self, abs_td_errors: np.ndarray) -> None:
         """
@@ -269,7 +267,7 @@ class Sampler:
         :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
         :raises ValueError: for a priority or a mass that is not allowed
         """
-        masses = self._masses_of(self.priorities_of(abs_td_errors))
+        _, masses = self.priorities_and_masses(abs_td_errors)
         is_allowed = (masses > 0.0) & (masses < np.inf)
         if not is_allowed.all():
             raise ValueError(f"{self.scheme}.mass() gave {masses[~is_allowed][0]}: it must be finite and above 0")

@@ -57,13 +57,9 @@ class Ring:
     def n_added(self) -> np.ndarray:
         """Number of steps ever added by each environment, int64 of shape (n_envs,); replaced, and never written to."""
         if self._n_newest:
-            self._add_newest()
+            # Added once, since this is asked for more often than it changes. Both at once, so that no interrupt comes between.
+            self._n_added, self._n_newest = self._n_added + self._n_newest, 0
         return self._n_added
-
-    def _add_newest(self) -> None:
-        """Add the newest steps to the array, where they stay: it is asked for far more often than it changes."""
-        # Both at once, so that an interrupt does not come in between.
-        self._n_added, self._n_newest = self._n_added + self._n_newest, 0
 
     @property
     def pos(self) -> int:
