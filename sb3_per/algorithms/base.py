@@ -245,6 +245,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
                 f"This {type(self).__name__} has no replay buffer: assign one to model.replay_buffer, or load one with "
                 "load_replay_buffer()"
             )
+        buffer_choice.warn_of_unused_settings(self)
         if self.replay_buffer.mixture.draws_demonstrations:
             pretraining.start_statistics(self.replay_buffer, self.get_vec_normalize_env())
         last_obs = self._last_obs

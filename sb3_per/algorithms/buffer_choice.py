@@ -7,11 +7,14 @@ from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.algorithms.collecting import collecting_env_in
 from sb3_per.buffers import (
     PRIORITIZED_CLASSES,
+    IgnoredSettingWarning,
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
+    hooks,
 )
 from sb3_per.buffers.conversion import settings_of
 from sb3_per.buffers.settings import SCHEME_SETTINGS, PrioritySettings
@@ -177,6 +180,31 @@ def check_supported(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuff
     if buffer.settings.actor_batch != "prioritized" and not model.has_actor:
         raise NotImplementedError(
             f"{name} with actor_batch={buffer.settings.actor_batch!r} is not supported: it has no actor. Leave the setting out"
+        )
+
+
+def warn_of_unused_settings(model: "PrioritizedAlgorithm") -> None:
+    """
+    Warn of settings of the buffer that have no effect in ``learn``.
+
+    :param model: algorithm that is to learn
+    :warns IgnoredSettingWarning: for TD errors of new transitions that nobody gives, and a ``recency`` that the buffer is too
+        small for
+    """
+    buffer = model.replay_buffer
+    gets_td_errors = collecting_env_in(model.env) is not None or hooks.is_overridden(buffer, "add")
+    if buffer.settings.initial_priority == "td_error" and not gets_td_errors:
+        warnings.warn(
+            "initial_priority='td_error' has no effect in learn(): SB3 passes no td_errors to add(), so new transitions get "
+            "the largest priority. Use make_actors() for the environments, or call add() in a loop of your own",
+            IgnoredSettingWarning,
+        )
+    recency_min = buffer.settings.recency_min
+    if buffer.settings.recency < 1.0 and recency_min >= buffer.ring.capacity:
+        warnings.warn(
+            f"recency={buffer.settings.recency} has no effect: draws see the newest recency_min={recency_min} transitions at "
+            f"least, and the buffer holds {buffer.ring.capacity}",
+            IgnoredSettingWarning,
         )
 
 

@@ -13,7 +13,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import SimpleMultiObsEnv
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
-from sb3_per import LAP, PERDQN, PERSAC, PrioritizedReplayBuffer
+from sb3_per import LAP, PERDQN, PERSAC, IgnoredSettingWarning, PrioritizedReplayBuffer
 from sb3_per.monitoring.plots import plot_buffer
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
 
@@ -96,6 +96,26 @@ def test_frames_for_observations_that_are_not_stacks_give_a_warning():
     model = PERSAC("MlpPolicy", "Pendulum-v1", learning_starts=10_000, replay_buffer_kwargs=dict(frames=3), buffer_size=2_000)
     with pytest.warns(UserWarning, match="frames=3: .* the number of frames in a stack"):
         model.learn(1_100)
+
+
+def test_settings_without_effect_in_learn_warn():
+    for settings, message in (
+        (dict(initial_priority="td_error"), r"initial_priority='td_error' has no effect in learn\(\)"),
+        (dict(recency=0.99), "recency=0.99 has no effect: .* recency_min=5000 .* holds 50"),
+    ):
+        model = PERDQN("MlpPolicy", "CartPole-v1", buffer_size=50, replay_buffer_kwargs=settings)
+        with pytest.warns(IgnoredSettingWarning, match=message):
+            model.learn(1)
+
+
+def test_settings_with_effect_in_learn_do_not_warn(recwarn):
+    class Informed(PrioritizedReplayBuffer):
+        def add(self, *args: Any, **kwargs: Any) -> None:
+            super().add(*args, **kwargs, td_errors=np.ones(1))
+
+    settings = dict(initial_priority="td_error", recency=0.99, recency_min=49)
+    PERDQN("MlpPolicy", "CartPole-v1", buffer_size=50, replay_buffer_class=Informed, replay_buffer_kwargs=settings).learn(1)
+    assert not any(isinstance(each.message, IgnoredSettingWarning) for each in recwarn)
 
 
 def test_a_plot_takes_a_model_and_refuses_a_model_without_priorities():

@@ -224,6 +224,15 @@ def test_an_empty_twin_keeps_the_store_class(tmp_path):
         save_buffer(other, tmp_path / "other.buffer")
 
 
+def test_settings_that_would_bypass_a_store_are_refused(tmp_path):
+    plain = make_buffer(20, 1, "image")
+    arguments = (20, plain.observation_space, plain.action_space, "cpu")
+    for name, value in (("frames", 2), ("storage_folder", str(tmp_path / "folder"))):
+        with pytest.raises(NotImplementedError, match=rf"{name}.* with a store_class is not supported"):
+            OtherStoreBuffer(*arguments, **{name: value})
+    assert not any(tmp_path.iterdir())
+
+
 def test_infos_are_not_read_without_handle_timeout_termination():
     """Like SB3, `add` and `extend` then accept None as an info."""
     buffer = make_buffer(6, n_envs=2, handle_timeout_termination=False)

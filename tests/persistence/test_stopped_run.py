@@ -44,7 +44,7 @@ RUNS: dict[str, tuple[Any, str, dict[str, Any]]] = {
         dict(replay_buffer_kwargs=dict(scheme="rank", actor_batch="uniform")),
     ),
     "TD3, LAP": (PERTD3, "Pendulum-v1", dict(replay_buffer_kwargs=dict(scheme="lap"))),
-    "TQC, 3 steps, recency": (PERTQC, "Pendulum-v1", dict(n_steps=3, replay_buffer_kwargs=dict(recency=0.99))),
+    "TQC, 3 steps, recency": (PERTQC, "Pendulum-v1", dict(n_steps=3, replay_buffer_kwargs=dict(recency=0.99, recency_min=10))),
     "DQN, beta by number of draws": (PERDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(beta_anneal_steps=300))),
     "DQN, optimize_memory_usage": (
         PERDQN,
