@@ -560,7 +560,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         batch_size: int,
         env: VecNormalize | None = None,
         series_progress: float | None = None,
-        is_ahead: bool = False,
     ) -> PrioritizedReplayBufferSamples:
         """
         Draw transitions with probability P(i) = mass_i / total, with replacement; settings change that.
@@ -568,7 +567,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param batch_size: number of transitions
         :param env: associated VecNormalize, to normalize the observations and rewards
         :param series_progress: k / K if this is the k-th of K draws in a row, for ``recency``; ``None``: a random number
-        :param is_ahead: whether priorities of earlier batches come later, so that nobody is reminded to update them
         :return: exactly ``batch_size`` transitions, with their weights and ids
         :raises ValueError: for a batch size below 1, or if no transition can be drawn, or with ``unique`` not so many
         """
@@ -586,9 +584,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 self.draw_record.add(batch.indices[:n], weights[:n], self.ring.n_added)
             if self.settings.beta_anneal_steps is not None:
                 self.beta_schedule.count_draw()
-            if is_ahead:
-                self.reminder.count_update()
-            elif self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
+            if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
                 self.reminder.count_draw()
         return batch
 

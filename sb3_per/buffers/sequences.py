@@ -233,7 +233,6 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         batch_size: int,
         env: VecNormalize | None = None,
         series_progress: float | None = None,
-        is_ahead: bool = False,
     ) -> SequenceReplayBufferSamples:
         """
         Draw windows, see :meth:`PrioritizedReplayBuffer.sample`.
@@ -241,11 +240,10 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :param batch_size: number of windows
         :param env: associated VecNormalize, to normalize the observations and rewards
         :param series_progress: not used: ``recency`` is refused
-        :param is_ahead: whether priorities of earlier batches come later
         :return: exactly ``batch_size`` windows, with their weights and the ids of their first steps
         :raises ValueError: for a batch size below 1, or if no window can be drawn, or with ``unique`` not so many
         """
-        return super().sample(batch_size, env, series_progress, is_ahead)  # type: ignore[return-value]
+        return super().sample(batch_size, env, series_progress)  # type: ignore[return-value]
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """
