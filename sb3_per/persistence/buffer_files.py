@@ -32,7 +32,7 @@ from sb3_per.buffers import (
 from sb3_per.buffers.conversion import copy_newest, empty_twin
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
-from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, Part, manifests_in, numbers_in
+from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, PartFile, manifests_in, numbers_in
 from sb3_per.sampling.schemes import SCHEMES, PriorityScheme
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.storage import Storage
@@ -251,7 +251,7 @@ def _name(array: str, key: str | None) -> str:
     return array if key is None else f"{array}.{quote(key, safe='')}"
 
 
-def _plan(stream: _Stream, saved: list[Part]) -> tuple[list[Part], list[Part]]:
+def _plan(stream: _Stream, saved: list[PartFile]) -> tuple[list[PartFile], list[PartFile]]:
     """
     Choose the files that stay, and those to write.
 
@@ -276,7 +276,7 @@ def _plan(stream: _Stream, saved: list[Part]) -> tuple[list[Part], list[Part]]:
         for first in range(start, stop, step):
             end = min(first + step, stop)
             # Names are unique, so that a failed save never removes a file that another generation needs.
-            new.append(Part(f"{kind}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz", stream.name, first, end))
+            new.append(PartFile(f"{kind}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz", stream.name, first, end))
     return kept, new
 
 
@@ -357,7 +357,7 @@ class SavedBuffer:
         self.path = Path(path).absolute()
         # Files that the next save can keep, by stream, with the storage whose entries they have, and how many arrays were
         # assigned to it before. A copied buffer, or one whose frames were stored again, has another storage.
-        self._files: dict[str, tuple[weakref.ref[Storage], int, list[Part]]] = {}
+        self._files: dict[str, tuple[weakref.ref[Storage], int, list[PartFile]]] = {}
 
     def __reduce__(self) -> Any:
         return SavedBuffer, (self.path,)
@@ -420,7 +420,7 @@ class SavedBuffer:
             parts = [part for part in manifest.of_stream(stream.name) if part.end <= stream.end_of_final]
             self._files[stream.name] = weakref.ref(stream.storage), stream.storage.n_put, parts
 
-    def _files_of(self, streams: list[_Stream]) -> dict[str, list[Part]]:
+    def _files_of(self, streams: list[_Stream]) -> dict[str, list[PartFile]]:
         """
         Find the files that need not be written again.
 
@@ -459,8 +459,8 @@ class SavedBuffer:
         numbers = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
         generation = max((numbers_in(name)[0] for name in manifests_in(self.path)), default=0) + 1
         manifest = Manifest(generation, num_timesteps, facts, numbers, [])
-        part_of_state = Part(f"state-{generation:08d}.npz", "state", streams[0].first, streams[0].end)
-        new: list[tuple[Part, Arrays]] = [
+        part_of_state = PartFile(f"state-{generation:08d}.npz", "state", streams[0].first, streams[0].end)
+        new: list[tuple[PartFile, Arrays]] = [
             (part_of_state, {name: [value] for name, value in state.items() if name not in numbers})
         ]
         known = {} if full else self._files_of(streams)
@@ -560,7 +560,7 @@ def _restoring(path: Path) -> Iterator[None]:
         raise DamagedFileError(f"{path} is damaged: {error!r}") from error
 
 
-def _range_of(parts: list[Part]) -> tuple[int, int]:
+def _range_of(parts: list[PartFile]) -> tuple[int, int]:
     """Return the first number of some parts, and the number after the last."""
     return (parts[0].first, parts[-1].end) if parts else (0, 0)
 
