@@ -296,27 +296,22 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     # ---- parts of train(), for PyTorch and JAX
 
-    def _draw(
-        self, batch_size: int | None, gradient_step: int, gradient_steps: int, is_ahead: bool = False
-    ) -> PrioritizedReplayBufferSamples:
+    def _draw(self, batch_size: int | None, gradient_step: int, gradient_steps: int) -> PrioritizedReplayBufferSamples:
         """
         Draw the batch of a gradient step.
 
         :param batch_size: number of transitions; ``None``: the ``batch_size`` of the constructor
         :param gradient_step: number of this step within the call of ``train``, from 0
         :param gradient_steps: number of steps of the call
-        :param is_ahead: whether the priorities of the batch before are not updated yet
         :return: the batch
         """
         if batch_size is None:
             batch_size = self.batch_size
-        # Passed only where they matter, so that a user's buffer may override `sample` with SB3's arguments alone.
-        extra: dict[str, Any] = {}
         if gradient_steps > 1 and self.replay_buffer.settings.recency < 1.0:
-            extra["series_progress"] = (gradient_step + 1) / gradient_steps
-        if is_ahead:
-            extra["is_ahead"] = True
-        return self.replay_buffer.sample(batch_size, env=self._vec_normalize_env, **extra)
+            progress = (gradient_step + 1) / gradient_steps
+            return self.replay_buffer.sample(batch_size, env=self._vec_normalize_env, series_progress=progress)
+        # A user's buffer may override `sample` with SB3's arguments alone.
+        return self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
 
     def _update_priorities(self, batch: PrioritizedReplayBufferSamples, td_errors: Any, metrics: MeanMetrics) -> None:
         """

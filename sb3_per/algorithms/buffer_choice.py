@@ -16,6 +16,7 @@ from sb3_per.buffers import (
     PrioritizedSequenceReplayBuffer,
     hooks,
 )
+from sb3_per.buffers.conversion import settings_of
 from sb3_per.buffers.settings import SCHEME_SETTINGS, PrioritySettings
 from sb3_per.sampling.schemes import PriorityScheme, make_scheme
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
@@ -242,7 +243,7 @@ def with_settings_of(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuf
 def _changed_settings(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """Collect the settings of a model that differ from those of a loaded buffer, and warn of them."""
     wanted = model._buffer_settings()
-    found = buffer.settings_without(())
+    found = settings_of(buffer)
     wanted_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if wanted.get(name) is not None}
     changed = {name: value for name, value in wanted.items() if name in found and found[name] != value}
     described = []
@@ -267,9 +268,10 @@ def _is_other_scheme(found: PriorityScheme, wanted: dict[str, Any]) -> bool:
     :param wanted: what the user gave of ``SCHEME_SETTINGS``
     :return: whether its class or a wanted setting differs
     """
-    scheme = make_scheme(**wanted)
-    if "scheme" in wanted and type(scheme) is not type(found):
+    scheme = wanted.get("scheme")
+    if isinstance(scheme, PriorityScheme):
+        return not scheme.equals(found)
+    if scheme is not None and type(make_scheme(scheme)) is not type(found):
         return True
-    is_object = scheme is wanted.get("scheme")
-    wanted_settings = scheme.settings if is_object else wanted
-    return any(wanted_settings.get(name, value) != value for name, value in found.settings.items())
+    settings = found.settings
+    return any(settings.get(name, value) != value for name, value in wanted.items() if name != "scheme")

@@ -54,7 +54,7 @@ class MeanMetrics:
         for values in self._values:
             for name, value in values.items():
                 logged_name = name if "/" in name else f"train/{name}"
-                self._totals[logged_name] += value.item()
+                self._totals[logged_name] += float(value)
                 self._counts[logged_name] += 1
         if self._weights:
             # All at once: small operations at every step would slow training down.

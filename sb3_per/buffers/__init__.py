@@ -1,4 +1,24 @@
-"""SB3's storage with prioritized draws; one file per kind of buffer."""
+"""
+The replay buffers.
+
+What a user calls:
+
+- ``replay.py``: SB3's interface; ``her.py``, ``sequences.py``: other kinds of buffers
+- ``samples.py``: batches; ``settings.py``: settings of all buffers; ``hooks.py``: which methods a user's class may override
+
+What is behind the interface:
+
+- ``transition_set.py``: a set of transitions with a ring, a storage and a sampler: write, draw, read, update;
+  ``kernels.py``: its loops
+- ``mixture.py``: a second set for demonstrations, and batches of both
+- ``window_set.py``, ``complete_windows.py``, ``recurrent_states.py``, ``window_kernels.py``: the set of a buffer of sequences
+
+On the way in:
+
+- ``inputs.py``: checks of all arguments; ``action_scaling.py``: actions of demonstrations are scaled
+- ``recordings.py``: what other buffers bring as demonstrations; ``conversion.py``: from one buffer to another
+- ``reminder.py``: the warning that nobody updates priorities
+"""
 
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer

@@ -1,17 +1,38 @@
-"""From one buffer to another: of SB3 and back, and of other sizes, settings and forms."""
+"""
+From one buffer to another.
 
+- :func:`from_sb3` and :func:`to_sb3`: from a buffer of SB3 and back. They share the arrays where they can
+- :func:`with_settings`: to another class or other settings, e.g. another scheme or ``frames``. The result shares the arrays
+  where it can
+- :func:`empty_twin` and :func:`copy_newest`: to another size. The newest transitions are copied
+
+``take_over`` of a buffer is the way back: a buffer that is in use gets the contents of another one.
+"""
+
+import warnings
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.buffers.inputs import require_finite_rewards
+from sb3_per.buffers.recordings import Recording
+from sb3_per.buffers.settings import SCHEME_SETTINGS
 from sb3_per.storage.array_store import ArrayStore
-from sb3_per.storage.make import make_storage
+from sb3_per.storage.frame_setting import frames_by_key
+from sb3_per.storage.make import converted, make_storage
+from sb3_per.storage.mapped import Folder, folder_of_copy
 from sb3_per.storage.nested import keyed
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Form, Storage
+
+if TYPE_CHECKING:
+    from sb3_per.buffers.replay import PrioritizedReplayBuffer
+
+BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
 
 def arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -38,6 +59,61 @@ def arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
 
 
 # ---- from SB3
+
+
+def from_sb3(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) -> BufferT:
+    """
+    Make a prioritized buffer of SB3's, see :meth:`PrioritizedReplayBuffer.from_replay_buffer`.
+
+    :param cls: class of the new buffer
+    :param buffer: of SB3, of the kind of storage of this class
+    :param settings: of prioritization; ``n_steps`` and ``gamma`` stay those of an ``NStepReplayBuffer``
+    :return: the new buffer
+    :raises ValueError: for a reward that is NaN or infinite
+    """
+    require_finite_rewards(buffer.rewards[: buffer.size()])
+    if isinstance(buffer, NStepReplayBuffer):
+        settings = {"n_steps": buffer.n_steps, "gamma": buffer.gamma, **settings}
+    ring, storage = recording_of(buffer)
+    made = _around(cls, buffer, settings, ring, storage)
+    state = {"ring": ring.state(), "eligible": episodes_of(buffer), "sampler": made.sampler.state(0)}
+    made.experience.load(state, keeps_masses=False)
+    return made
+
+
+def recording_of(buffer: ReplayBuffer) -> Recording:
+    """
+    Make a ring and a storage for a buffer of SB3, whose arrays are shared.
+
+    :param buffer: of SB3
+    :return: both
+    """
+    return ring_of(buffer), storage_of(buffer)
+
+
+def _around(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any], ring: Ring, storage: Storage) -> BufferT:
+    """
+    Make a prioritized buffer of the transitions of another one. It holds none of them before a state is loaded.
+
+    :param cls: class of the new buffer
+    :param buffer: has the arguments of SB3's constructor
+    :param settings: all settings of the new buffer. Without ``storage_folder``, files go beside those of the buffer
+    :param ring: of the transitions
+    :param storage: of the transitions, which the new buffer uses, or moves into the form that the settings want
+    :return: the new buffer
+    """
+    arguments = {**settings, **arguments_of(buffer)}
+    path = arguments.pop("storage_folder", None)
+    made = cls(buffer_size=buffer.n_envs, **arguments)  # one row, whose storage is replaced
+    if "storage_folder" not in settings:
+        folder = folder_of_copy(storage.folder)
+    elif path is None:
+        folder = None
+    else:
+        folder = Folder.shared(path)
+    made.settings = replace(made.settings, storage_folder=path)
+    made.use_storage(converted(storage, ring, made.storage.form, folder))
+    return made
 
 
 def form_of(buffer: ReplayBuffer) -> Form:
@@ -117,6 +193,26 @@ def episodes_of(buffer: ReplayBuffer) -> dict[str, Any]:
 # ---- to SB3
 
 
+def to_sb3(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
+    """
+    Make a buffer of SB3, see :meth:`PrioritizedReplayBuffer.to_replay_buffer`.
+
+    :param buffer: prioritized
+    :return: the new buffer
+    :warns UserWarning: if something is left out that SB3's class does not hold
+    """
+    sb3_class = sb3_class_of(buffer, buffer.n_steps)
+    arguments = arguments_of(buffer)
+    if sb3_class is NStepReplayBuffer:
+        arguments.update(n_steps=buffer.n_steps, gamma=buffer.gamma)
+    left_out = buffer.left_out_of(sb3_class)
+    if left_out:
+        warnings.warn(f"{sb3_class.__name__} of SB3 does not hold everything. Left out: {', '.join(left_out)}")
+    made = sb3_class(buffer.n_envs, **arguments)  # one row, whose arrays are replaced
+    fill_sb3(made, buffer.ring, buffer.storage)
+    return made
+
+
 def sb3_class_of(buffer: ReplayBuffer, n_steps: int) -> type[ReplayBuffer]:
     """
     Choose SB3's class for the transitions of a prioritized buffer.
@@ -164,3 +260,81 @@ def _with_one_cursor(ring: Ring, storage: Storage, n_held: int) -> Storage:
         rows = (steps - first_steps[envs] + first_rows[envs]) % ring.n_rows
         plain.write(rows, envs, storage.read_steps(ring.slots_of_steps(steps, envs)))
     return plain
+
+
+# ---- between prioritized buffers
+
+
+def settings_of(
+    buffer: "PrioritizedReplayBuffer", without: Collection[str] = (), cls: type["PrioritizedReplayBuffer"] | None = None
+) -> dict[str, Any]:
+    """
+    List the settings of a buffer that a change leaves as they are.
+
+    :param buffer: prioritized
+    :param without: names of settings that will be replaced
+    :param cls: class that takes them, if it is another one: a buffer of transitions has no sequence length
+    :return: settings by name. Of the scheme all, or none if one of its settings is replaced
+    """
+    settings = buffer.settings
+    kept = {name: getattr(settings, name) for name in settings.names() if name not in SCHEME_SETTINGS}
+    if set(without).isdisjoint(SCHEME_SETTINGS):
+        kept["scheme"] = buffer.scheme
+    for name in set((cls or type(buffer)).extra_arguments) & set(buffer.extra_arguments):
+        kept[name] = getattr(buffer, name)
+    return kept
+
+
+def with_settings(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", settings: dict[str, Any]) -> BufferT:
+    """
+    Change class or settings of a buffer, see :meth:`PrioritizedReplayBuffer.from_replay_buffer`.
+
+    :param cls: class of the new buffer
+    :param buffer: prioritized, of the kind of storage of this class; not to be used any more
+    :param settings: that change
+    :return: the new buffer
+    """
+    all_settings = {**settings_of(buffer, settings, cls), **settings}
+    made = _around(cls, buffer, all_settings, buffer.ring, buffer.storage)
+    # Masses are valid only with the same scheme, and where they belong to the same thing.
+    has_same_scheme = made.scheme.equals(buffer.scheme)
+    has_same_unit = made.sampler.candidates.unit == buffer.sampler.candidates.unit
+    keeps_masses = has_same_scheme and has_same_unit
+    made.demonstrations.take_over(buffer.demonstrations, keeps_masses)
+    made.load(buffer.state(), keeps_masses)
+    return made
+
+
+def empty_twin(buffer: BufferT, n_rows: int, frames: int | dict[str, int] | None) -> BufferT:
+    """
+    Make an empty buffer of the same kind with the same settings, in the same folder.
+
+    :param buffer: prioritized
+    :param n_rows: number of rows of the new buffer
+    :param frames: setting ``frames`` of the new buffer
+    :return: the new buffer
+    """
+    extra = {name: getattr(buffer, name) for name in buffer.extra_arguments}
+    twin = type(buffer)(buffer_size=buffer.n_envs, **arguments_of(buffer), **extra)  # one row, whose storage is replaced
+    twin.settings = replace(buffer.settings, frames=frames)
+    form: Form = replace(buffer.storage.form, frames=frames_by_key(frames, buffer.observation_space))
+    twin.use_storage(make_storage(form, n_rows, buffer.n_envs, folder_of_copy(buffer.storage.folder)))
+    if buffer.draw_record is not None:
+        twin.draw_record = buffer.draw_record.emptied(twin.ring.capacity)
+    return twin
+
+
+def copy_newest(source: "PrioritizedReplayBuffer", target: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
+    """
+    Fill an empty buffer with the newest steps of another one that fit, for each environment, with its demonstrations, beta and
+    largest priority. The transitions get new ids.
+
+    :param source: of any size and with any ``frames``; not to be used any more
+    :param target: empty, of the same kind
+    :param keeps_masses: whether both have the same scheme; otherwise every transition has the mass of a new one
+    """
+    target.experience.copy_newest(source.experience, keeps_masses)
+    target.demonstrations.take_over(source.demonstrations, keeps_masses)
+    target.mixture.share.load(source.mixture.share.progress)
+    target.beta_schedule.load(source.beta_schedule.state())
+    target.choose_source()

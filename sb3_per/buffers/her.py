@@ -112,15 +112,15 @@ class FinishedEpisodes(Marked):
     def _slots(self, row: int, n_steps: int, env: int) -> np.ndarray:
         return np.arange(row, row + n_steps) % self.ring.n_rows * self.ring.n_envs + env
 
-    def start_anew(self) -> None:
+    def find_anew(self) -> None:
         """The ends of episodes say what belongs together of the steps that are there already."""
         self.ep_length[:] = 0
         self.current_ep_start[:] = 0
         self._n_marked = 0
-        self._stand_at(self.ring.first_step)
+        self._note_steps(self.ring.first_step)
         self.follow_ring()
 
-    def _stand_at(self, n_steps: int) -> None:
+    def _note_steps(self, n_steps: int) -> None:
         """Take note that episodes are up to date with so many steps of the ring."""
         self._first_step = self.ring.first_step
         self._n_begun = n_steps
@@ -157,7 +157,7 @@ class FinishedEpisodes(Marked):
         self.ep_length[:n] = length
         self.current_ep_start[:] = current
         self._n_marked = int(np.count_nonzero(self.ep_length))
-        self._stand_at(self.ring.most_steps)
+        self._note_steps(self.ring.most_steps)
 
     def _require_inside(self, rows: np.ndarray, shape: tuple[int, ...]) -> None:
         """Check the shape and range of rows or lengths."""
@@ -197,7 +197,7 @@ class FinishedEpisodes(Marked):
         n_under_way = np.minimum((old.pos - source.current_ep_start) % old.n_rows, len(rows))
         self.current_ep_start[:] = (ring.pos - n_under_way) % ring.n_rows
         self._n_marked = int(np.count_nonzero(self.ep_length))
-        self._stand_at(ring.most_steps)
+        self._note_steps(ring.most_steps)
 
 
 class HindsightSet(TransitionSet):
@@ -265,12 +265,11 @@ class HindsightSet(TransitionSet):
             self.sampler.clear()  # an interrupt came right after the ring was emptied
         if not self.episodes.is_behind:
             return
-        self.sampler.begin_change()
-        dropped, finished = self.episodes.follow_ring()
-        self.sampler.remove(dropped)
-        self.sampler.insert(finished)
-        self._insert_waiting(finished)
-        self.sampler.end_change()
+        with self.sampler.changing():
+            dropped, finished = self.episodes.follow_ring()
+            self.sampler.remove(dropped)
+            self.sampler.insert(finished)
+            self._insert_waiting(finished)
 
     def _insert_waiting(self, slots: np.ndarray) -> None:
         """Give finished transitions the masses that they came with."""
@@ -290,12 +289,11 @@ class HindsightSet(TransitionSet):
     # ---- draw and read
 
     def empty_error(self) -> Exception:
-        """SB3's error."""
-        try:
-            HerReplayBuffer.sample(self.goals, 1)
-        except RuntimeError as error:
-            return error
-        return super().empty_error()
+        """Say why nothing can be drawn, by an error of the type that SB3 raises."""
+        return RuntimeError(
+            "Unable to sample before the end of the first episode: hindsight (HER) needs finished episodes. Set "
+            "learning_starts to more than the length of an episode"
+        )
 
     def n_virtual(self, batch_size: int) -> int:
         """Number of rows of a batch that get another goal. They come last."""
@@ -385,10 +383,10 @@ class HindsightSet(TransitionSet):
         self._waiting_masses = None
         super().clear()
 
-    def start_with_rows(self, n_steps: int) -> None:
-        """See :meth:`TransitionSet.start_with_rows`."""
+    def count_rows_as_new(self, n_steps: int) -> None:
+        """See :meth:`TransitionSet.count_rows_as_new`."""
         self._waiting_masses = None
-        super().start_with_rows(n_steps)
+        super().count_rows_as_new(n_steps)
 
     def masses(self) -> np.ndarray:
         """See :meth:`TransitionSet.masses`."""
@@ -399,6 +397,24 @@ class HindsightSet(TransitionSet):
         """See :meth:`TransitionSet.can_draw`."""
         self._follow_ring()
         return super().can_draw()
+
+
+def _record_of_episodes(name: str) -> Any:
+    """
+    Make an attribute of SB3's ``HerReplayBuffer`` that shows what the candidates know.
+
+    :param name: SB3's name; in :class:`FinishedEpisodes` it is public
+    :return: a property that cannot be assigned, except by SB3's constructor, before there are candidates
+    """
+
+    def shown(self: "PrioritizedHerReplayBuffer") -> Any:
+        return getattr(self.experience.episodes, name.lstrip("_"))  # type: ignore[attr-defined]
+
+    def refuse(self: "PrioritizedHerReplayBuffer", value: Any) -> None:
+        if self.has_storage:
+            raise ValueError(f"{name} cannot be assigned: set pos or full, and the buffer finds the episodes by its dones")
+
+    return property(shown, refuse)
 
 
 class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer):  # type: ignore[misc]
@@ -432,6 +448,11 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     :raises ValueError: if achieved goals cannot be written into ``desired_goal``: another shape, or a type that loses them;
         and for an environment without goals
     """
+
+    # SB3's records of episodes, on which its code works.
+    ep_start = _record_of_episodes("ep_start")
+    ep_length = _record_of_episodes("ep_length")
+    _current_ep_start = _record_of_episodes("_current_ep_start")
 
     extra_arguments = HER_ARGUMENTS
     why_not_add_steps = "with hindsight (HER): SB3 keeps the episodes of all of them with one cursor"
@@ -484,28 +505,15 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         episodes = FinishedEpisodes(ring, storage)
         return HindsightSet(ring, storage, self._make_sampler(episodes), self._make_n_step_returns(), episodes, self)
 
-    def _use_parts(self, experience: Any, demonstrations: Demonstrations, share: LinearShare) -> None:
-        super()._use_parts(experience.with_goals_of(self), demonstrations, share)
-
-    def _show_parts(self) -> None:
-        super()._show_parts()
-        # SB3's code works on the same arrays.
-        experience: HindsightSet = self.experience  # type: ignore[assignment]
-        shown = vars(self)
-        shown["ep_start"] = experience.episodes.ep_start
-        shown["ep_length"] = experience.episodes.ep_length
-        shown["_current_ep_start"] = experience.episodes.current_ep_start
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("ep_start", "ep_length", "_current_ep_start") and "experience" in vars(self):
-            raise ValueError(f"{name} cannot be assigned: set pos or full, and the buffer finds the episodes by its dones")
-        super().__setattr__(name, value)
+    def use_parts(  # noqa: D102 - inherited
+        self, experience: Any, demonstrations: Demonstrations, share: LinearShare
+    ) -> None:
+        super().use_parts(experience.with_goals_of(self), demonstrations, share)
 
     def __getstate__(self) -> dict[str, Any]:
         """As in SB3, the environment is left out."""
         state = super().__getstate__()
-        for name in ("env", "ep_start", "ep_length", "_current_ep_start"):
-            del state[name]
+        del state["env"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.buffers.transition_set import Drawn, TransitionSet
+from sb3_per.buffers.transition_set import Drawn, Transitions, TransitionSet
 from sb3_per.sampling.candidates import NO_SLOTS, AllComplete
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -89,10 +89,9 @@ class Demonstrations(TransitionSet):
             if not self.storage.dones[rows[-1]]:
                 self.storage.truncate(rows[-1], self.ring.all_envs)
         new = np.arange(len(self), end)
-        self.sampler.begin_change()
-        self.ring.advance(self.ring.all_envs, n)
-        self.sampler.insert(new)
-        self.sampler.end_change()
+        with self.sampler.changing():
+            self.ring.advance(self.ring.all_envs, n)
+            self.sampler.insert(new)
         self.holds_more = False
 
     def reserve(self, n: int) -> None:
@@ -231,43 +230,52 @@ class Mixture:
         n = self._n_experience_in(batch_size)
         if n == batch_size:
             return self.experience.draw(batch_size, series_progress)
-        own_slots, own_n_p = NO_SLOTS, np.empty(0)
+        experience = Drawn(NO_SLOTS, np.empty(0), 0)
         if n > 0:
-            own_slots, own_n_p, _ = self.experience.draw(n, series_progress)
-        given = self.demonstrations.draw(batch_size - n)
+            experience = self.experience.draw(n, series_progress)
+        demonstrations = self.demonstrations.draw(batch_size - n)
         share = (batch_size - n) / batch_size
         n_candidates = self.experience.sampler.candidates.n
         n_all = n_candidates + len(self.demonstrations)
-        own_n_p = own_n_p * ((1.0 - share) * n_all / max(n_candidates, 1))
-        given_n_p = given.n_p * (share * n_all / len(self.demonstrations))
-        return Drawn(np.concatenate([own_slots, given.slots]), np.concatenate([own_n_p, given_n_p]), n)
+        experience_n_p = experience.n_p * ((1.0 - share) * n_all / max(n_candidates, 1))
+        demonstrations_n_p = demonstrations.n_p * (share * n_all / len(self.demonstrations))
+        return Drawn(
+            np.concatenate([experience.slots, demonstrations.slots]),
+            np.concatenate([experience_n_p, demonstrations_n_p]),
+            n,
+        )
 
     def _n_experience_in(self, batch_size: int) -> int:
-        """Count the transitions of experience in the next batch."""
+        """
+        Count the transitions of experience in the next batch.
+
+        :raises ValueError: if there are no demonstrations where a share of them is wanted
+        """
         can_draw_experience = self.experience.can_draw()
+        self._warn_if_unused()
         if not self.draws_demonstrations:
-            self._warn_if_unused()
             return batch_size
-        self.are_unused = False
         share = 1.0 if self._only_demonstrations else self.share.value
-        n_demonstrations = len(self.demonstrations)
-        if n_demonstrations == 0 and share > 0.0:
-            raise ValueError(
-                f"demonstration_fraction={self.share.start} needs demonstrations, and the buffer has none. Add some first: "
-                "buffer.add_demonstrations(...), buffer.add_demonstrations_from(other_buffer), or "
-                "from_minari(dataset, buffer, demonstrations=True)"
-            )
-        if n_demonstrations and not can_draw_experience:
+        if len(self.demonstrations) == 0:
+            if share > 0.0:
+                raise ValueError(
+                    f"demonstration_fraction={self.share.start} needs demonstrations, and the buffer has none. Add some "
+                    "first: buffer.add_demonstrations(...), buffer.add_demonstrations_from(other_buffer), or "
+                    "from_minari(dataset, buffer, demonstrations=True)"
+                )
+            return batch_size
+        if not can_draw_experience:
             return 0
         return batch_size - round(share * batch_size)
 
     def _warn_if_unused(self) -> None:
-        if self.are_unused:
-            self.are_unused = False
+        """Warn at the first draw after demonstrations were added, if it draws none of them."""
+        if self.are_unused and not self.draws_demonstrations:
             warnings.warn(
                 f"The buffer has {len(self.demonstrations)} demonstrations, and demonstration_fraction=0.0 draws none of "
                 "them: set their share, e.g. replay_buffer_kwargs=dict(demonstration_fraction=0.25)"
             )
+        self.are_unused = False
 
     def read(self, drawn: Drawn) -> Any:
         """
@@ -279,12 +287,12 @@ class Mixture:
         n = drawn.n_experience
         if n == len(drawn.slots):
             return self.experience.read(drawn)
-        given = self.demonstrations.read(Drawn(drawn.slots[n:], drawn.n_p[n:], len(drawn.slots) - n))
-        given = given._replace(ids=given.ids + FIRST_ID)
+        demonstrations = self.demonstrations.read(Drawn(drawn.slots[n:], drawn.n_p[n:], len(drawn.slots) - n))
+        demonstrations = demonstrations._replace(ids=demonstrations.ids + FIRST_ID)
         if n == 0:
-            return given
-        own = self.experience.read(Drawn(drawn.slots[:n], drawn.n_p[:n], n))
-        return type(own)(*(join(a, b) for a, b in zip(own, given, strict=True)))
+            return demonstrations
+        experience = self.experience.read(Drawn(drawn.slots[:n], drawn.n_p[:n], n))
+        return Transitions(*(join(a, b) for a, b in zip(experience, demonstrations, strict=True)))
 
     def are_demonstrations(self, drawn: Drawn) -> np.ndarray | None:
         """
@@ -309,8 +317,8 @@ class Mixture:
             return self.experience.draw_observations(n)
         if n_experience == 0:
             return self.demonstrations.draw_observations(n)
-        own = self.experience.draw_observations(n_experience)
-        return join(own, self.demonstrations.draw_observations(n - n_experience))
+        experience = self.experience.draw_observations(n_experience)
+        return join(experience, self.demonstrations.draw_observations(n - n_experience))
 
     def update(self, ids: np.ndarray, td_errors: np.ndarray) -> int:
         """
@@ -332,8 +340,8 @@ class Mixture:
             td_errors = td_errors[order]
         slots, abs_td_errors = self._located_demonstrations(ids[n:] - FIRST_ID, td_errors[n:])
         self.demonstrations.sampler.require_allowed(abs_td_errors)
-        n_own = self.experience.update(ids[:n], td_errors[:n])
-        return n_own + self.demonstrations.sampler.update(slots, abs_td_errors)
+        n_written = self.experience.update(ids[:n], td_errors[:n])
+        return n_written + self.demonstrations.sampler.update(slots, abs_td_errors)
 
     def _located_demonstrations(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`TransitionSet.locate`. Messages name the ids that the caller knows."""

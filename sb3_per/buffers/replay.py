@@ -15,8 +15,7 @@ Where there are demonstrations, a mixture of two sets takes the place of the set
 import dataclasses
 import functools
 import threading
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -27,30 +26,54 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers import hooks, inputs
+from sb3_per.buffers import conversion, hooks, inputs
 from sb3_per.buffers.action_scaling import require_scaled
-from sb3_per.buffers.conversion import arguments_of, episodes_of, fill_sb3, form_of, ring_of, sb3_class_of, storage_of
 from sb3_per.buffers.mixture import Demonstrations, LinearShare, Mixture
 from sb3_per.buffers.recordings import Recording, columns_of, require_actions_in, require_demonstrations_in
 from sb3_per.buffers.reminder import UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings
+from sb3_per.buffers.settings import make_settings
 from sb3_per.buffers.transition_set import Drawn, Source, Transitions, TransitionSet
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.candidates import AllComplete, Candidates
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.storage.frame_setting import frames_by_key
-from sb3_per.storage.make import converted, make_storage, warn_of_size
-from sb3_per.storage.mapped import Folder, folder_of_copy
+from sb3_per.storage.make import make_storage, warn_of_size
+from sb3_per.storage.mapped import Folder
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.nested import tree_map
 from sb3_per.storage.ring import Ring
-from sb3_per.storage.storage import ARRAY_NAMES, Form, Storage
+from sb3_per.storage.storage import ARRAY_NAMES, Storage
 from sb3_per.storage.store import ObservationStore
 from sb3_per.utils.checks import FRACTION, check_argument, integer, words
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
+
+
+def _array(name: str) -> Any:
+    """
+    Make an attribute of SB3's buffers that shows what the storage holds.
+
+    SB3's constructor assigns it before there is a storage: these arrays of one row show the shapes and types, and go again.
+
+    :param name: name of the attribute
+    :return: a property; the storage uses what is assigned to it
+    """
+
+    def shown(self: "PrioritizedReplayBuffer") -> Any:
+        array = getattr(self.storage, name) if self.has_storage else vars(self).get(name)
+        if array is None:
+            raise AttributeError(f"This {type(self).__name__} does not store {name}")
+        return array
+
+    def assign(self: "PrioritizedReplayBuffer", value: Any) -> None:
+        if self.has_storage:
+            self.assign_array(name, value)
+        else:
+            vars(self)[name] = value
+
+    return property(shown, assign)
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -98,6 +121,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     #: why environments cannot add separately in this kind of buffer; ``None``: they can
     why_not_add_steps: ClassVar[str | None] = None
 
+    # SB3's arrays. An array that is assigned is used in place of the present one.
+    observations = _array("observations")
+    next_observations = _array("next_observations")
+    actions = _array("actions")
+    rewards = _array("rewards")
+    dones = _array("dones")
+    timeouts = _array("timeouts")
+    infos = _array("infos")
+
     # Whether a user has replaced a method that turns arrays into batches.
     _has_own_reading = False
 
@@ -107,12 +139,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         cls._has_own_reading = any(hooks.is_overridden_in(cls, name) for name in hooks.READING)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Treat a method that is set on this object like one of its class, and use an array in place of one of SB3's."""
+        """Treat a method that is set on this object like one of its class."""
         if name in hooks.REFUSED:
             raise AttributeError(hooks.refusal(type(self), name))
-        if name in ARRAY_NAMES and "experience" in vars(self):  # SB3's constructor sets them before there is a storage
-            self._assign(name, value)
-            return
         super().__setattr__(name, value)
         if name in hooks.READING:
             self._has_own_reading = True
@@ -140,8 +169,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             n_envs, observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
         )
         form = dataclasses.replace(
-            form_of(self), frames=frames_by_key(self.settings.frames, observation_space), store_class=self.store_class
+            conversion.form_of(self),
+            frames=frames_by_key(self.settings.frames, observation_space),
+            store_class=self.store_class,
         )
+        for name in ARRAY_NAMES:
+            vars(self).pop(name, None)
         path = self.settings.storage_folder
         folder = None if path is None else Folder(path)
         self.lock = threading.RLock()
@@ -149,7 +182,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.draw_record: Any = None
         #: warns if nobody updates priorities
         self.reminder = UpdateReminder()
-        self.start_with_storage(make_storage(form, max(buffer_size // n_envs, 1), n_envs, folder))
+        self.use_storage(make_storage(form, max(buffer_size // n_envs, 1), n_envs, folder))
         warn_of_size(self.storage, self.sampler.nbytes)
 
     def _check_combinations(self, optimize_memory_usage: bool) -> None:
@@ -188,7 +221,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Call SB3's constructor with its arguments."""
         super().__init__(*args)
 
-    def start_with_storage(self, storage: Storage) -> None:
+    def use_storage(self, storage: Storage) -> None:
         """
         Begin anew, with new parts and an empty ring.
 
@@ -207,7 +240,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         #: the exponent of the weights
         self.beta_schedule = BetaSchedule(settings.beta_start, settings.beta_end, settings.beta_anneal_steps)
         share = LinearShare(settings.demonstration_fraction, settings.demonstration_fraction_end)
-        self._use_parts(experience, demonstrations, share)
+        self.use_parts(experience, demonstrations, share)
 
     def _make_experience(self, ring: Ring, storage: Storage) -> TransitionSet:
         """Make the set of what :meth:`add` stores. Other kinds of buffers have their own."""
@@ -228,7 +261,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _make_n_step_returns(self) -> NStepReturns:
         return NStepReturns(self.settings.n_steps, self.settings.gamma)
 
-    def _use_parts(self, experience: TransitionSet, demonstrations: Demonstrations, share: LinearShare) -> None:
+    def use_parts(self, experience: TransitionSet, demonstrations: Demonstrations, share: LinearShare) -> None:
         """Put parts in place of others."""
         #: what :meth:`add` stores
         self.experience = experience
@@ -240,20 +273,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.scheme: PriorityScheme = experience.sampler.scheme
         #: what is in a slot
         self.storage: Storage = experience.storage
-        self._choose_source()
-        self._show_parts()
+        #: number of rows
+        self.buffer_size = self.storage.n_rows
+        self.choose_source()
 
-    def _choose_source(self) -> None:
+    def choose_source(self) -> None:
         """Draw from experience alone, unless there are demonstrations, or a share of them is wanted."""
         #: what batches are drawn from
         self.source: Source = self.experience
         if self.settings.demonstration_fraction > 0.0 or len(self.demonstrations):
             self.source = self.mixture
-
-    def _show_parts(self) -> None:
-        """Let SB3's attributes show the parts."""
-        self.buffer_size = self.storage.n_rows
-        vars(self).update(self.storage.arrays())
 
     @property
     def ring(self) -> Ring:
@@ -265,14 +294,24 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """The mass of a slot."""
         return self.experience.sampler
 
-    def _assign(self, name: str, value: Any) -> None:
-        """Use an array, or a dictionary of them, in place of one of SB3's."""
+    @property
+    def has_storage(self) -> bool:
+        """Whether there is a storage already: not while SB3's constructor runs."""
+        return "storage" in vars(self)
+
+    def assign_array(self, name: str, value: Any) -> None:
+        """
+        Use an array, or a dictionary of them, in place of one of SB3's: ``buffer.rewards = array`` calls it.
+
+        :param name: name of the attribute
+        :param value: of the same shape
+        :raises ValueError: for another shape, or rewards that are NaN or infinite; nothing has changed then
+        """
         with self.lock:
-            fitting = self.storage.fitting(name, value)
+            checked = self.storage.checked(name, value)
             if name == "rewards":
-                inputs.require_finite_rewards(fitting[: self.size()])
-            self.storage.put(name, fitting)
-            vars(self).update(self.storage.arrays())
+                inputs.require_finite_rewards(checked[: self.size()])
+            self.storage.assign(name, checked)
 
     # ---- write
 
@@ -497,7 +536,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._check_demonstrations(self.optimize_memory_usage)
         require_demonstrations_in(other, self.observation_space, self.action_space)
         with self.lock:
-            recordings = _recordings_of(other, with_demonstrations=other is not self)
+            if not isinstance(other, PrioritizedReplayBuffer):
+                recordings = [conversion.recording_of(other)]
+            elif other is self:
+                recordings = [(self.ring, self.storage)]
+            else:
+                recordings = other.recordings()
             n_steps = sum(ring.n_complete for ring, _ in recordings)
             if n_steps == 0:
                 raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
@@ -507,7 +551,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _add_demonstrations(self, columns: Any, n_steps: int) -> None:
         self.demonstrations.add(columns, n_steps)
         self.mixture.are_unused = True
-        self._choose_source()
+        self.choose_source()
 
     # ---- draw
 
@@ -516,7 +560,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         batch_size: int,
         env: VecNormalize | None = None,
         series_progress: float | None = None,
-        is_ahead: bool = False,
     ) -> PrioritizedReplayBufferSamples:
         """
         Draw transitions with probability P(i) = mass_i / total, with replacement; settings change that.
@@ -524,7 +567,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param batch_size: number of transitions
         :param env: associated VecNormalize, to normalize the observations and rewards
         :param series_progress: k / K if this is the k-th of K draws in a row, for ``recency``; ``None``: a random number
-        :param is_ahead: whether priorities of earlier batches come later, so that nobody is reminded to update them
         :return: exactly ``batch_size`` transitions, with their weights and ids
         :raises ValueError: for a batch size below 1, or if no transition can be drawn, or with ``unique`` not so many
         """
@@ -542,9 +584,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 self.draw_record.add(batch.indices[:n], weights[:n], self.ring.n_added)
             if self.settings.beta_anneal_steps is not None:
                 self.beta_schedule.count_draw()
-            if is_ahead:
-                self.reminder.count_update()
-            elif self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
+            if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
                 self.reminder.count_draw()
         return batch
 
@@ -617,11 +657,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             with self.mixture.only_demonstrations():
                 yield
         finally:
-            self._choose_source()
+            self.choose_source()
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         """
-        Read given rows: SB3's hook. The environment of each row is drawn here, and all weights are 1.
+        Read given rows, as SB3's method does, for code that calls it. The environment of each row is drawn, and all weights
+        are 1. :meth:`sample` does not call it, so it must not be overridden.
 
         :param batch_inds: rows, integers of shape (batch_size,); negative ones count from the end, as in NumPy
         :param env: associated VecNormalize
@@ -692,8 +733,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @pos.setter
     def pos(self, value: int) -> None:
-        if "experience" in vars(self):  # SB3's constructor sets it before there is one
-            self._stand_at(value, self.full)
+        if self.has_storage:  # SB3's constructor sets it before there is one
+            self._set_position(value, self.full)
 
     @property
     def full(self) -> bool:
@@ -702,10 +743,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @full.setter
     def full(self, value: bool) -> None:
-        if "experience" in vars(self):
-            self._stand_at(self.pos, value)
+        if self.has_storage:
+            self._set_position(self.pos, value)
 
-    def _stand_at(self, pos: int, full: bool) -> None:
+    def _set_position(self, pos: int, full: bool) -> None:
         """
         Make all rows before ``pos``, or all rows, new transitions, which were written into SB3's arrays by hand.
 
@@ -718,7 +759,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         n_rows = self.buffer_size if full else pos
         inputs.require_finite_rewards(self.rewards[:n_rows])
         with self.lock:
-            self.experience.start_with_rows(pos + self.buffer_size if full else pos)
+            self.experience.count_rows_as_new(pos + self.buffer_size if full else pos)
 
     def __repr__(self) -> str:
         """Say what the buffer holds, and how it draws."""
@@ -795,39 +836,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
             raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
-        kept: dict[str, Any] = {}
         if isinstance(buffer, PrioritizedReplayBuffer):
-            kept = buffer.settings_without(settings, cls)
-        else:
-            inputs.require_finite_rewards(buffer.rewards[: buffer.size()])
-        wanted = {**kept, **settings, **arguments_of(buffer)}
-        path = wanted.pop("storage_folder", None)
-        made = cls(buffer_size=buffer.n_envs, **wanted)  # one row, whose storage is replaced
-        made.settings = dataclasses.replace(made.settings, storage_folder=path)
-        (ring, storage), *_ = _recordings_of(buffer, with_demonstrations=False)
-        if "storage_folder" not in settings:
-            folder = folder_of_copy(storage.folder)
-        elif path is None:
-            folder = None
-        else:
-            folder = Folder.shared(path)
-        made.start_with_storage(converted(storage, ring, made.storage.form, folder))
-        if isinstance(buffer, PrioritizedReplayBuffer):
-            made._load_from(buffer)
-        else:
-            state = {"ring": ring.state(), "eligible": episodes_of(buffer), "sampler": made.sampler.state(0)}
-            made.experience.load(state, keeps_masses=False)
-        return made
-
-    def _load_from(self, other: "PrioritizedReplayBuffer") -> None:
-        """Take over the state of another buffer, whose storage this one has already."""
-        # Masses are valid only with the same scheme, and where they belong to the same thing.
-        has_same_scheme = self.scheme.equals(other.scheme)
-        has_same_unit = self.sampler.candidates.unit == other.sampler.candidates.unit
-        keeps_masses = has_same_scheme and has_same_unit
-        self.demonstrations.take_over(other.demonstrations, keeps_masses)
-        self.load(other.state(), keeps_masses)
-        self._choose_source()
+            return conversion.with_settings(cls, buffer, settings)
+        return conversion.from_sb3(cls, buffer, settings)
 
     def to_replay_buffer(self) -> ReplayBuffer:
         """
@@ -842,19 +853,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             returns of Dict observations, or steps that only some of the environments have
         """
         with self.lock:
-            sb3_class = sb3_class_of(self, self.n_steps)
-            arguments = arguments_of(self)
-            if sb3_class is NStepReplayBuffer:
-                arguments.update(n_steps=self.n_steps, gamma=self.gamma)
-            left_out = self._not_in_sb3(sb3_class)
-            if left_out:
-                warnings.warn(f"{sb3_class.__name__} of SB3 does not hold everything. Left out: {', '.join(left_out)}")
-            sb3_buffer = sb3_class(self.n_envs, **arguments)
-            fill_sb3(sb3_buffer, self.ring, self.storage)
-        return sb3_buffer
+            return conversion.to_sb3(self)
 
-    def _not_in_sb3(self, sb3_class: type[ReplayBuffer]) -> list[str]:
-        """List what SB3's class does not hold, in words."""
+    def left_out_of(self, sb3_class: type[ReplayBuffer]) -> list[str]:
+        """
+        List what a class of SB3 does not hold.
+
+        :param sb3_class: class that :meth:`to_replay_buffer` makes
+        :return: what this buffer holds beside it, in words
+        """
         left_out = []
         if len(self.demonstrations):
             left_out.append(f"{len(self.demonstrations)} demonstrations")
@@ -866,51 +873,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             left_out.append(f"{n_ahead} old steps of environments that have added more than others")
         return left_out
 
-    def settings_without(self, changed: Collection[str], cls: type["PrioritizedReplayBuffer"] | None = None) -> dict[str, Any]:
-        """
-        List the settings that a change leaves as they are.
-
-        :param changed: names of settings that will be replaced
-        :param cls: class that takes them, if it is another one: a buffer of transitions has no sequence length
-        :return: settings by name. Of the scheme all, or none if one of its settings is replaced
-        """
-        found = {name: getattr(self.settings, name) for name in self.settings.names() if name not in SCHEME_SETTINGS}
-        if set(changed).isdisjoint(SCHEME_SETTINGS):
-            found["scheme"] = self.scheme
-        shared = set((cls or type(self)).extra_arguments) & set(self.extra_arguments)
-        return {**found, **{name: getattr(self, name) for name in shared}}
-
-    def empty_twin(self: BufferT, n_rows: int, frames: int | dict[str, int] | None) -> BufferT:
-        """
-        Make an empty buffer of the same kind with the same settings, in the same folder.
-
-        :param n_rows: number of rows of the new buffer
-        :param frames: setting ``frames`` of the new buffer
-        :return: the new buffer
-        """
-        extra = {name: getattr(self, name) for name in self.extra_arguments}
-        twin = type(self)(buffer_size=self.n_envs, **arguments_of(self), **extra)  # one row, whose storage is replaced
-        twin.settings = dataclasses.replace(self.settings, frames=frames)
-        form: Form = dataclasses.replace(self.storage.form, frames=frames_by_key(frames, self.observation_space))
-        twin.start_with_storage(make_storage(form, n_rows, self.n_envs, folder_of_copy(self.storage.folder)))
-        if self.draw_record is not None:
-            twin.draw_record = self.draw_record.emptied(twin.ring.capacity)
-        return twin
-
-    def copy_newest(self: BufferT, other: BufferT, keeps_masses: bool) -> None:
-        """
-        Fill this empty buffer with the newest steps of another one that fit, for each environment, with its demonstrations,
-        beta and largest priority. The transitions get new ids.
-
-        :param other: of the same kind, of any size and with any ``frames``; not to be used any more
-        :param keeps_masses: whether it has the same scheme; otherwise every transition has the mass of a new one
-        """
-        self.experience.copy_newest(other.experience, keeps_masses)
-        self.demonstrations.take_over(other.demonstrations, keeps_masses)
-        self.mixture.share.load(other.mixture.share.progress)
-        self.beta_schedule.load(other.beta_schedule.state())
-        self._choose_source()
-
     def take_over(self: BufferT, other: BufferT) -> None:
         """
         Use the contents of another buffer. This one keeps its lock, because other threads may wait for it.
@@ -920,9 +882,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         with self.lock:
             self.settings = other.settings
             self.beta_schedule = other.beta_schedule
-            self._use_parts(other.experience, other.demonstrations, other.mixture.share)
+            self.use_parts(other.experience, other.demonstrations, other.mixture.share)
             if self.draw_record is not None:
                 self.draw_record = self.draw_record.emptied(self.ring.capacity)
+
+    def recordings(self) -> list[Recording]:
+        """List the ring and the storage of experience, and of demonstrations if there are any."""
+        recordings = [(self.ring, self.storage)]
+        if len(self.demonstrations):
+            recordings.append((self.demonstrations.ring, self.demonstrations.storage))
+        return recordings
 
     def sets(self) -> list[tuple[str, TransitionSet]]:
         """List the sets of transitions that the buffer owns, each with the prefix of its names in files."""
@@ -950,19 +919,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.experience.load(state, keeps_masses)
         self.beta_schedule.load(state["weights"])
         self.mixture.load(state, keeps_masses)
-        self._choose_source()
+        self.choose_source()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the lock, and what shows the parts."""
+        """Leave out the lock."""
         state = dict(vars(self))
-        for name in ("lock", *self.storage.arrays()):
-            del state[name]
+        del state["lock"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.lock = threading.RLock()
-        self._use_parts(self.experience, self.demonstrations, self.mixture.share)
+        self.use_parts(self.experience, self.demonstrations, self.mixture.share)
 
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]
@@ -978,13 +946,3 @@ class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  #
 
     :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations
     """
-
-
-def _recordings_of(buffer: ReplayBuffer, with_demonstrations: bool) -> list[Recording]:
-    """List the ring and the storage of a buffer; those of an SB3 buffer are made, and the arrays are shared."""
-    if not isinstance(buffer, PrioritizedReplayBuffer):
-        return [(ring_of(buffer), storage_of(buffer))]
-    recordings = [(buffer.ring, buffer.storage)]
-    if with_demonstrations and len(buffer.demonstrations):
-        recordings.append((buffer.demonstrations.ring, buffer.demonstrations.storage))
-    return recordings

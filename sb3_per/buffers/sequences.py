@@ -178,8 +178,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     def _window_set(self) -> WindowSet:
         return self.experience  # type: ignore[return-value]
 
-    def _not_in_sb3(self, sb3_class: type[ReplayBuffer]) -> list[str]:
-        left_out = super()._not_in_sb3(sb3_class)
+    def left_out_of(self, sb3_class: type[ReplayBuffer]) -> list[str]:  # noqa: D102 - inherited
+        left_out = super().left_out_of(sb3_class)
         if self.store_state and self.state_shapes:
             left_out.append("recurrent states")
         return left_out
@@ -233,7 +233,6 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         batch_size: int,
         env: VecNormalize | None = None,
         series_progress: float | None = None,
-        is_ahead: bool = False,
     ) -> SequenceReplayBufferSamples:
         """
         Draw windows, see :meth:`PrioritizedReplayBuffer.sample`.
@@ -241,11 +240,10 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :param batch_size: number of windows
         :param env: associated VecNormalize, to normalize the observations and rewards
         :param series_progress: not used: ``recency`` is refused
-        :param is_ahead: whether priorities of earlier batches come later
         :return: exactly ``batch_size`` windows, with their weights and the ids of their first steps
         :raises ValueError: for a batch size below 1, or if no window can be drawn, or with ``unique`` not so many
         """
-        return super().sample(batch_size, env, series_progress, is_ahead)  # type: ignore[return-value]
+        return super().sample(batch_size, env, series_progress)  # type: ignore[return-value]
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """

@@ -98,16 +98,13 @@ class TransitionSet:
             return
         row = ring.pos
         self.storage.write_row(row, steps)
-        if masses is None and not (ring.shares_next_obs and ring.next_row_fills):
+        if masses is None:
             self.sampler.count_new_row()
             ring.advance_all()
-            return
-        self.sampler.begin_change()
-        ring.advance_all()
-        self.sampler.insert(ring.slots_of_row(row), masses)
-        if ring.shares_next_obs:
-            self.sampler.remove(ring.incomplete_slots())
-        self.sampler.end_change()
+        else:
+            with self.sampler.changing():
+                ring.advance_all()
+                self._insert(ring.slots_of_row(row), masses)
 
     def write(self, envs: np.ndarray, steps: Steps, masses: np.ndarray | None = None) -> None:
         """
@@ -122,12 +119,15 @@ class TransitionSet:
         rows = self.ring.rows_of_next(envs, n_steps)
         self.storage.write(rows, envs, steps)
         slots = (rows * self.ring.n_envs + envs).reshape(-1)
-        self.sampler.begin_change()
-        self.ring.advance(envs, n_steps)
-        self.sampler.insert(slots, None if masses is None else masses.reshape(-1))
+        with self.sampler.changing():
+            self.ring.advance(envs, n_steps)
+            self._insert(slots, None if masses is None else masses.reshape(-1))
+
+    def _insert(self, slots: np.ndarray, masses: np.ndarray | None) -> None:
+        """Tell the sampler of slots that were written, and of those whose observation the newest steps have overwritten."""
+        self.sampler.insert(slots, masses)
         if self.ring.shares_next_obs:
             self.sampler.remove(self.ring.incomplete_slots())
-        self.sampler.end_change()
 
     def end_episodes(self, envs: np.ndarray) -> None:
         """
@@ -143,22 +143,22 @@ class TransitionSet:
 
     def clear(self) -> None:
         """Forget all transitions. Ids continue, so that older ids are stale."""
-        self.sampler.begin_change()
+        self.sampler.mark_outdated()
         self.ring.clear()
         self.sampler.clear()
         self.storage.clear()
 
-    def start_with_rows(self, n_steps: int) -> None:
+    def count_rows_as_new(self, n_steps: int) -> None:
         """
         Forget all transitions, and take rows that were written by hand for new ones.
 
         :param n_steps: number of steps of every environment, from row 0 on; if there are more than rows, the ring is full, and
             step ``n_steps`` overwrites the oldest row
         """
-        self.sampler.begin_change()
+        self.sampler.mark_outdated()
         self.ring.clear(n_steps)
         self.sampler.clear()
-        self.storage.reorder(self.ring.pos)
+        self.storage.set_next_row(self.ring.pos)
 
     # ---- draw and read
 
@@ -231,7 +231,7 @@ class TransitionSet:
             rewards,
             dones,
         )
-        if not ring.all_at_same_step:
+        if not ring.all_at_same_step:  # the kernel counts ids as if they were
             ids = ring.ids_at(windows[:, 0])
         return ids, rewards, dones
 
@@ -335,7 +335,7 @@ class TransitionSet:
         """
         ring, old = self.ring, source.ring
         entries = source.sampler.entries()
-        ring.start_after(old.most_steps)
+        ring.begin_after(old.most_steps)
         new_slots = []
         old_slots = []
         for envs, steps in old.in_order(np.maximum(old.oldest_complete, old.n_added - ring.n_rows)):

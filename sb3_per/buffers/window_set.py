@@ -111,11 +111,10 @@ class WindowSet(TransitionSet):
             return
         changes = self.windows.changes()
         if changes.new.size or changes.gone.size:
-            self.sampler.begin_change()
-            self.sampler.remove(changes.gone)
-            self.sampler.insert(changes.new)
-            self.windows.confirm(changes)
-            self.sampler.end_change()
+            with self.sampler.changing():
+                self.sampler.remove(changes.gone)
+                self.sampler.insert(changes.new)
+                self.windows.confirm(changes)
         else:
             self.windows.confirm(changes)
 

@@ -36,10 +36,10 @@ class Chunk:
 
 
 #: Arrays and infos for callbacks, with one entry per transition. Dict observations are dictionaries.
-Transitions = dict[str, Any]
+ForCallbacks = dict[str, Any]
 
 
-def transitions_of(chunk: Chunk) -> Transitions:
+def for_callbacks(chunk: Chunk) -> ForCallbacks:
     """List the transitions of a chunk for callbacks, step by step. The arrays are views if possible."""
     steps = chunk.steps
     return {

@@ -18,7 +18,7 @@ from sb3_per.buffers import PrioritizedSequenceReplayBuffer, hooks
 from sb3_per.distributed import algorithm, random_state
 from sb3_per.distributed.actor_pool import ActorPool
 from sb3_per.distributed.algorithm import n_timesteps_left, n_updates
-from sb3_per.distributed.chunks import Transitions, cut, joined, some_of, store, transitions_of
+from sb3_per.distributed.chunks import ForCallbacks, cut, for_callbacks, joined, some_of, store
 from sb3_per.distributed.environments import wrappers_of
 from sb3_per.storage.nested import tree_map
 
@@ -101,7 +101,7 @@ class Run:
         self.metrics = Metrics(pool, model)
         self._continues = continues
         # Stored transitions that callbacks have not seen yet.
-        self._unseen: Transitions = {}
+        self._unseen: ForCallbacks = {}
         # The number of updates of the weights that were sent last, and a reference to these weights.
         self._sent_version = -1
         self._sent_weights: Any = None
@@ -182,7 +182,7 @@ class Run:
         state = random_state.current(model.action_space) if self._shares_random_state else None
         return engine.ask(actor, "collect", self._sent_weights, n_steps, num_timesteps, self._with_td_errors, state)
 
-    def next_tick(self) -> Transitions:
+    def next_tick(self) -> ForCallbacks:
         """
         Take the next tick. Wait for chunks if necessary, and store them as they come.
 
@@ -197,7 +197,7 @@ class Run:
                 random_state.set_current(chunk.random_state, self.model.action_space)
             n_new = min(chunk.steps["rewards"].size, n_left - n_unseen)
             store(self.model, self.pool.columns_of(actor), chunk, n_new)
-            new = some_of(transitions_of(chunk), slice(n_new))
+            new = some_of(for_callbacks(chunk), slice(n_new))
             # A copy in any case: the arrays of a chunk may lie in Ray's object store, which must become free.
             self._unseen = joined([self._unseen, new] if n_unseen else [new])
         seen = some_of(self._unseen, slice(n))

@@ -29,11 +29,11 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.buffers.conversion import copy_newest, empty_twin
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
-from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, Part, manifests_in, numbers_in
-from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
-from sb3_per.storage.array_store import ArrayStore
+from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, PartFile, manifests_in, numbers_in
+from sb3_per.sampling.schemes import SCHEMES, PriorityScheme
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.storage import Storage
 from sb3_per.utils.checks import check_argument, integer
@@ -55,15 +55,6 @@ _SPACES: dict[str, type[spaces.Space]] = {
     "discrete": spaces.Discrete,
     "multi discrete": spaces.MultiDiscrete,
     "multi binary": spaces.MultiBinary,
-}
-
-# Names of the schemes in files. Those of users are "own".
-_SCHEMES: dict[type[PriorityScheme], str] = {
-    Proportional: "proportional",
-    RankBased: "rank",
-    LAP: "lap",
-    PAL: "pal",
-    Uniform: "uniform",
 }
 
 # Prefix of the streams and arrays of demonstrations.
@@ -157,7 +148,8 @@ def _describe_scheme(scheme: PriorityScheme) -> dict[str, Any]:
                 "underscore if priorities do not depend on it, or save to a name that does not end in .buffer"
             ) from error
         settings[name] = plain
-    return {"name": _SCHEMES.get(type(scheme), "own"), "settings": settings}
+    names = {made_by: name for name, made_by in SCHEMES.items()}
+    return {"name": names.get(type(scheme), "own"), "settings": settings}
 
 
 # ---- rows and frames
@@ -249,16 +241,8 @@ def _rows_of(storage: Storage) -> dict[str, np.ndarray]:
     """See :class:`_Stream`."""
     rows = {"actions": storage.actions, "rewards": storage.rewards}
     for key, store in storage.stores.items():
-        if isinstance(store, FrameStore):
-            rows[_name("references", key)] = store.references
-        elif isinstance(store, ArrayStore):
-            rows[_name("observations", key)] = store.observations
-            if store.next_observations is not None:
-                rows[_name("next_observations", key)] = store.next_observations
-        else:
-            raise NotImplementedError(
-                f"Observations in a {type(store).__name__} cannot be saved to a directory: save the buffer to a pickle"
-            )
+        for name, array in store.arrays_by_row().items():
+            rows[_name(name, key)] = array
     return rows
 
 
@@ -267,7 +251,7 @@ def _name(array: str, key: str | None) -> str:
     return array if key is None else f"{array}.{quote(key, safe='')}"
 
 
-def _plan(stream: _Stream, saved: list[Part]) -> tuple[list[Part], list[Part]]:
+def _plan(stream: _Stream, saved: list[PartFile]) -> tuple[list[PartFile], list[PartFile]]:
     """
     Choose the files that stay, and those to write.
 
@@ -292,7 +276,7 @@ def _plan(stream: _Stream, saved: list[Part]) -> tuple[list[Part], list[Part]]:
         for first in range(start, stop, step):
             end = min(first + step, stop)
             # Names are unique, so that a failed save never removes a file that another generation needs.
-            new.append(Part(f"{kind}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz", stream.name, first, end))
+            new.append(PartFile(f"{kind}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz", stream.name, first, end))
     return kept, new
 
 
@@ -339,7 +323,7 @@ def _put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_mas
         if storage.next_observations is None:
             storage.observations[ring.n_added % ring.n_rows, ring.all_envs] = state[prefix + _NEWEST]
         for store in storage.frame_stores.values():
-            store.adopt(ring.oldest_held, ring.n_added)
+            store.use_references(ring.oldest_held, ring.n_added)
 
 
 def _flat(prefix: str, content: dict[str, Any]) -> dict[str, Any]:
@@ -373,7 +357,7 @@ class SavedBuffer:
         self.path = Path(path).absolute()
         # Files that the next save can keep, by stream, with the storage whose entries they have, and how many arrays were
         # assigned to it before. A copied buffer, or one whose frames were stored again, has another storage.
-        self._files: dict[str, tuple[weakref.ref[Storage], int, list[Part]]] = {}
+        self._files: dict[str, tuple[weakref.ref[Storage], int, list[PartFile]]] = {}
 
     def __reduce__(self) -> Any:
         return SavedBuffer, (self.path,)
@@ -436,7 +420,7 @@ class SavedBuffer:
             parts = [part for part in manifest.of_stream(stream.name) if part.end <= stream.end_of_final]
             self._files[stream.name] = weakref.ref(stream.storage), stream.storage.n_put, parts
 
-    def _files_of(self, streams: list[_Stream]) -> dict[str, list[Part]]:
+    def _files_of(self, streams: list[_Stream]) -> dict[str, list[PartFile]]:
         """
         Find the files that need not be written again.
 
@@ -475,8 +459,8 @@ class SavedBuffer:
         numbers = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
         generation = max((numbers_in(name)[0] for name in manifests_in(self.path)), default=0) + 1
         manifest = Manifest(generation, num_timesteps, facts, numbers, [])
-        part_of_state = Part(f"state-{generation:08d}.npz", "state", streams[0].first, streams[0].end)
-        new: list[tuple[Part, Arrays]] = [
+        part_of_state = PartFile(f"state-{generation:08d}.npz", "state", streams[0].first, streams[0].end)
+        new: list[tuple[PartFile, Arrays]] = [
             (part_of_state, {name: [value] for name, value in state.items() if name not in numbers})
         ]
         known = {} if full else self._files_of(streams)
@@ -513,17 +497,17 @@ class SavedBuffer:
             keeps_masses = found["scheme"] == facts["scheme"]
             is_same_form = found["buffer_size"] == facts["buffer_size"] and found["frames"] == facts["frames"]
             if is_same_form:
-                loaded = buffer.empty_twin(buffer.buffer_size, buffer.frames)
+                loaded = empty_twin(buffer, buffer.buffer_size, buffer.frames)
             else:
                 frames = {entry["key"]: entry["n_frames"] for entry in found["frames"]}
-                loaded = buffer.empty_twin(found["buffer_size"], frames.get(None, frames) or None)
+                loaded = empty_twin(buffer, found["buffer_size"], frames.get(None, frames) or None)
             self._fill(loaded, manifest, keeps_masses)
         if is_same_form:
             self._remember(loaded, manifest)
         else:
             saved = loaded
-            loaded = buffer.empty_twin(buffer.buffer_size, buffer.frames)
-            loaded.copy_newest(saved, keeps_masses)
+            loaded = empty_twin(buffer, buffer.buffer_size, buffer.frames)
+            copy_newest(saved, loaded, keeps_masses)
         if not keeps_masses:
             schemes = f"{found['scheme']}, and this buffer has {facts['scheme']}"
             warnings.warn(f"{self.path} was saved with {schemes}: all transitions get the largest priority")
@@ -576,7 +560,7 @@ def _restoring(path: Path) -> Iterator[None]:
         raise DamagedFileError(f"{path} is damaged: {error!r}") from error
 
 
-def _range_of(parts: list[Part]) -> tuple[int, int]:
+def _range_of(parts: list[PartFile]) -> tuple[int, int]:
     """Return the first number of some parts, and the number after the last."""
     return (parts[0].first, parts[-1].end) if parts else (0, 0)
 

@@ -75,7 +75,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class PartFile:
     """
     A file of a generation.
 
@@ -165,7 +165,7 @@ def _chunks_of(array: np.ndarray) -> Iterator[memoryview]:
     return (content[start : start + _CHUNK].data for start in range(0, len(content), _CHUNK))
 
 
-def write_part(directory: Path, part: Part, arrays: Arrays) -> Part:
+def write_part(directory: Path, part: PartFile, arrays: Arrays) -> PartFile:
     """
     Write a file. It is durable once the manifest is.
 
@@ -176,7 +176,7 @@ def write_part(directory: Path, part: Part, arrays: Arrays) -> Part:
     :raises OSError: e.g. on a full disk; no part of the file is left
     """
 
-    def write(file: BinaryIO) -> Part:
+    def write(file: BinaryIO) -> PartFile:
         with zipfile.ZipFile(file, "w") as archive:
             for name, blocks in arrays.items():
                 shape = (sum(map(len, blocks)), *blocks[0].shape[1:])
@@ -210,14 +210,14 @@ class Manifest:
     num_timesteps: int
     about: dict[str, Any]
     numbers: dict[str, Any]
-    parts: list[Part]
+    parts: list[PartFile]
 
     @property
     def name(self) -> str:
         """Name of the file."""
         return f"gen-{self.generation:08d}-{self.num_timesteps}.json"
 
-    def of_stream(self, stream: str) -> list[Part]:
+    def of_stream(self, stream: str) -> list[PartFile]:
         """
         List the parts of a stream.
 
@@ -259,7 +259,7 @@ class Manifest:
             del content["crc32"]
             found = content.pop("format")
             if found == FORMAT:
-                content["parts"] = [Part(**part) for part in content["parts"]]
+                content["parts"] = [PartFile(**part) for part in content["parts"]]
                 manifest = cls(**content)
                 if manifest.name != path.name:
                     raise ValueError(f"it was written as {manifest.name}")
@@ -309,7 +309,7 @@ def whole_generations(directory: Path, with_contents: bool) -> list[Manifest]:
     :raises ValueError: if a manifest has another format
     """
     found = []
-    checked: dict[str, Part] = {}  # generations share most of their files
+    checked: dict[str, PartFile] = {}  # generations share most of their files
     for name in manifests_in(directory):
         with suppress(DamagedFileError):
             manifest = Manifest.read(directory / name)

@@ -67,13 +67,13 @@ class AgeDraw(MassTree):
 
     def clear(self) -> None:
         """Compute the runs anew at the next draw; nothing else is stored."""
-        self._n_added: np.ndarray | None = None
+        self._version = -1
 
     def _follow_ring(self) -> None:
         ring = self.ring
-        if ring.n_added is not self._n_added:  # the ring replaces this array when it moves
+        if self._version != ring.version:
             self._runs = _runs_of_ages(ring.n_added, ring.oldest_complete, ring.all_at_same_step, self.rate)
-            self._n_added = ring.n_added
+            self._version = ring.version
 
     @property
     def nbytes(self) -> int:

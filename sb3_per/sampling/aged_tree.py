@@ -9,19 +9,34 @@ steps, each counts its own steps, and the newest steps of all environments are e
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sb3_per.sampling.mass_tree import ALL_WRITTEN, LEAST_MASS, MassTree
-from sb3_per.sampling.sum_tree import SumTree, draw_leaves, write_masses
+from sb3_per.sampling.sum_tree import SumTree, draw_slots, write_masses
 from sb3_per.storage.ring import Ring
 from sb3_per.utils.compiled import kernel
 
-#: Slot of age 0 for each environment, and the number of slots, int64 of shape (n_envs + 1,); the factor of age 0; a table of
-#: exp(-rate age) for all ages below ``2 ** bits`` and for all multiples of this, because two reads are faster than ``exp``;
-#: and bits.
-Ages = tuple[np.ndarray, float, np.ndarray, int]
+
+class Ages(NamedTuple):
+    """
+    What the factors of age follow from.
+
+    :param newest: slot of age 0 of each environment, int64 of shape (n_envs,)
+    :param capacity: number of slots
+    :param factor: factor of age 0
+    :param table: exp(-rate age) for all ages below ``2 ** bits``, and then for all multiples of this, because two reads are
+        faster than ``exp``
+    :param bits: see ``table``
+    """
+
+    newest: np.ndarray
+    capacity: int
+    factor: float
+    table: np.ndarray
+    bits: int
+
 
 # Largest logarithm of a factor in the tree. The largest mass times this factor, times the number of slots, is finite.
 _MOST = 20.0
@@ -35,15 +50,15 @@ def _times_factors(slots: np.ndarray, masses: np.ndarray, is_divided: bool, ages
     :param slots: int64 of shape (batch_size,)
     :param masses: changed, float64 in the same shape
     :param is_divided: whether to divide
-    :param ages: see :data:`Ages`
+    :param ages: says the age of each slot
     """
-    cursors, height, table, bits = ages
-    n_envs, capacity, n_fine = cursors.size - 1, cursors[-1], 1 << bits
+    n_envs, n_fine = ages.newest.size, 1 << ages.bits
     for i in range(slots.size):
-        age = cursors[slots[i] % n_envs if n_envs > 1 else 0] - slots[i]
-        age = age if age >= 0 else age + capacity
+        age = ages.newest[slots[i] % n_envs if n_envs > 1 else 0] - slots[i]
+        age = age if age >= 0 else age + ages.capacity
         if masses[i] > 0.0:
-            factor = max(height * (table[age & (n_fine - 1)] * table[n_fine + (age >> bits)]), LEAST_MASS)
+            of_age = ages.table[age & (n_fine - 1)] * ages.table[n_fine + (age >> ages.bits)]
+            factor = max(ages.factor * of_age, LEAST_MASS)
             masses[i] = max(masses[i] / factor if is_divided else masses[i] * factor, LEAST_MASS)
 
 
@@ -66,17 +81,17 @@ def _write_aged(
     :param has_new_factors: whether slots have other factors than before; otherwise factors change only where a slot becomes
         drawable, or no longer is
     """
-    aged, capacity = masses.copy(), ages[0][-1]
+    aged = masses.copy()
     for i in range(slots.size):
-        if not 0 <= slots[i] < capacity:
+        if not 0 <= slots[i] < ages.capacity:
             return i
         has_new_factors |= (sums[slots[i]] > 0.0) != (masses[i] > 0.0)
     _times_factors(slots, aged, False, ages)
-    result = write_masses(sums, starts, capacity, slots, aged)
+    result = write_masses(sums, starts, ages.capacity, slots, aged)
     if has_new_factors and result == ALL_WRITTEN:
         factors = np.sign(masses)
         _times_factors(slots, factors, False, ages)
-        write_masses(factor_sums, starts, capacity, slots, factors)
+        write_masses(factor_sums, starts, ages.capacity, slots, factors)
     return result
 
 
@@ -92,7 +107,7 @@ def _draw_aged(
     ages: Ages,
 ) -> None:
     """Find the slots of uniform numbers, and read the masses without their factors."""
-    draw_leaves(sums, starts, uniforms, stratified, scale, slots, masses)
+    draw_slots(sums, starts, uniforms, stratified, scale, slots, masses)
     _times_factors(slots, masses, True, ages)
 
 
@@ -126,11 +141,9 @@ class AgedTree(MassTree):
         :return: the factor of the step ``lead`` steps before the newest, in units of that of the newest; and the ages
         """
         n_envs = self.ring.n_envs
-        cursors = np.empty(n_envs + 1, np.int64)
-        cursors[:-1] = (self.ring.n_added * n_envs - 1) % self.capacity
-        cursors[-1] = self.capacity
+        newest = (self.ring.n_added * n_envs - 1) % self.capacity
         shrink = math.exp(-self.rate * (lead * n_envs))
-        return shrink, (cursors, 1.0 / shrink, *self._table)
+        return shrink, Ages(newest, self.capacity, 1.0 / shrink, *self._table)
 
     def _count_ages(self, lead: int, masses: SumTree, factors: SumTree) -> None:
         """
@@ -141,19 +154,19 @@ class AgedTree(MassTree):
         :param factors: the factors
         """
         shrink, ages = self._ages_from(lead)
-        n_added = self.ring.n_added
-        refs = n_added - lead
+        version = self.ring.version
+        refs = self.ring.n_added - lead
         # Plain assignments only, so that an interrupt comes before all of them or after.
         self._masses = masses
         self._factors = factors
         self._shrink = shrink
         self._ages = ages
         self._refs = refs
-        self._n_added = n_added
+        self._version = version
 
     def _follow_ring(self) -> None:
         """Count ages from the newest ids on. Write masses anew where their reference moves."""
-        if self.ring.n_added is self._n_added:  # the ring replaces this array when it moves
+        if self._version == self.ring.version:
             return
         leads = (self.ring.n_added - self._refs).tolist()
         lead = min(leads)

@@ -106,7 +106,7 @@ class Candidates(ABC):
         :param source_rows: of the same steps in the other buffer, shape (n,)
         """
 
-    def start_anew(self) -> None:  # noqa: B027 - see above
+    def find_anew(self) -> None:  # noqa: B027 - see above
         """Forget everything after the ring was emptied, or its rows were written by hand."""
 
 
@@ -165,7 +165,7 @@ class Marked(Candidates):
 
     @property
     def are_of_other_steps(self) -> bool:
-        """Whether the ring was emptied, and :meth:`start_anew` was not called since."""
+        """Whether the ring was emptied, and :meth:`find_anew` was not called since."""
         return self._first_step != self.ring.first_step
 
     @property

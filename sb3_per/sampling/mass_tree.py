@@ -145,26 +145,27 @@ class MassTree(ABC):
         """
         Read masses.
 
-        :param indices: a leaf, an array of leaves of any shape, or a slice
-        :return: mass of each leaf, float64 in the shape of ``indices``; always a copy
-        :raises IndexError: for a leaf outside ``[0, capacity)``; negative indices do not wrap
+        :param indices: a slot, an array of slots of any shape, or a slice
+        :return: mass of each slot, float64 in the shape of ``indices``; always a copy
+        :raises IndexError: for a slot outside ``[0, capacity)``; negative indices do not wrap
         """
         if isinstance(indices, slice):
             indices = np.arange(self.capacity)[indices]
-        leaves = _integers(indices).astype(np.int64, copy=False)
-        outside = leaves.view(np.uint64) >= self.capacity  # where they are negative, too
+        slots = _integers(indices).astype(np.int64, copy=False)
+        outside = slots.view(np.uint64) >= self.capacity  # where they are negative, too
         if outside.any():
-            self._require_leaf(int(leaves[outside].flat[0]))
-        found = self.read(leaves)
-        return found if leaves.ndim else float(found)
+            self._require_slot(int(slots[outside].flat[0]))
+        found = self.read(slots)
+        return found if slots.ndim else float(found)
 
     def update(self, indices: Any, priorities: Any) -> None:
         """
-        Set the mass of leaves. Of repeated indices the last one counts.
+        Check what comes from outside, and set the mass of slots, see :meth:`write`. Of repeated indices the last one counts.
 
-        :param indices: a leaf, or an array of leaves
-        :param priorities: their masses, finite and at least 0, in the shape of ``indices``; or one mass for all of them
-        :raises IndexError: for a leaf outside ``[0, capacity)``
+        :param indices: a slot, or an array of slots
+        :param priorities: their masses, which a user of the tree alone calls priorities, finite and at least 0, in the shape
+            of ``indices``; or one mass for all of them
+        :raises IndexError: for a slot outside ``[0, capacity)``
         :raises ValueError: for a negative or non-finite mass, or if the shapes differ. Nothing is changed in either case.
         """
         indices = _integers(indices)
@@ -177,16 +178,16 @@ class MassTree(ABC):
 
     def _refuse_entry(self, slot: int, mass: float) -> None:
         """Raise the error for a bad slot or mass."""
-        self._require_leaf(int(slot))
-        raise ValueError(f"A priority must be finite and at least 0, not {mass} (leaf {slot})")
+        self._require_slot(int(slot))
+        raise ValueError(f"A priority must be finite and at least 0, not {mass} (slot {slot})")
 
-    def _require_leaf(self, leaf: int) -> None:
-        if not 0 <= leaf < self.capacity:
-            raise IndexError(f"Leaf {leaf} is outside a {type(self).__name__} of {self.capacity} leaves")
+    def _require_slot(self, slot: int) -> None:
+        if not 0 <= slot < self.capacity:
+            raise IndexError(f"Slot {slot} is outside a {type(self).__name__} of {self.capacity} slots")
 
     def _require_mass(self) -> None:
         if not self.total > 0.0:
-            raise NothingToDrawError(f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty")
+            raise NothingToDrawError(f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} slots are empty")
 
 
 def as_batch(values: Any, dtype: type) -> np.ndarray:
@@ -206,5 +207,5 @@ def _integers(indices: Any) -> np.ndarray:
     if array.dtype.kind in "iu":
         return array
     if array.size:
-        raise IndexError(f"Leaves are integers, not {array.dtype}: {array.flat[0]}")
+        raise IndexError(f"Slots are integers, not {array.dtype}: {array.flat[0]}")
     return array.astype(np.int64)  # an empty list

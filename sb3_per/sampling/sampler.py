@@ -1,5 +1,7 @@
 """Keep one sampling mass per slot: insert, draw, update."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,16 +14,21 @@ from sb3_per.sampling.parts import draw_from, draw_without_repeats, newest_part
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.sum_tree import spread
 from sb3_per.utils.checks import ABOVE_0, check_argument, integer
+from sb3_per.utils.origin import is_of_user
 
 
 class Sampler:
     """
     Draws slots in proportion to their mass p^alpha (Schaul et al. 2016, equation 1).
 
-    A slot gets its mass when it becomes drawable, from whoever writes: :meth:`count_new_row` before a new row of all
-    environments is counted by the ring; otherwise :meth:`insert` and :meth:`remove` between :meth:`begin_change` and
-    :meth:`end_change`. New rows are only counted, and enter the tree before the next draw: one write of many slots is cheaper
-    than many writes of one. If an interrupt comes in the middle of a change, the candidates say what the tree lacks.
+    A slot gets its mass when it becomes drawable, from whoever writes, in one of two ways:
+
+    - :meth:`count_new_row`, before the ring counts a new row of all environments. The row enters the tree before the next
+      draw or update: one write of many slots is cheaper than many writes of one
+    - :meth:`insert` and :meth:`remove`, with the change of the ring, in a ``with`` block of :meth:`changing`
+
+    So between two calls, the slots with a mass are exactly the candidates without the rows that wait. If an interrupt leaves
+    it otherwise, the next call compares the tree with the candidates.
 
     :param scheme: prioritization scheme, which turns TD errors into priorities and masses
     :param candidates: say which slots can be drawn
@@ -51,11 +58,12 @@ class Sampler:
         self.tree = make_tree(scheme, candidates, age_decay)
         # Changes nothing, but loads the kernel before the first step.
         self.tree.write(np.zeros(1, np.int64), np.zeros(1))
+        self._has_scheme_of_user = is_of_user(type(scheme))
         # Whether each slot is drawn from the whole tree, whatever else is in the batch.
         self._draws_from_whole_tree = recency == 1.0 and not unique
         has_age = isinstance(self.tree, (AgedTree, AgeDraw))
         #: whether draws are those of SB3's own buffer, with the same random numbers
-        self.draws_as_sb3 = scheme.draws_as_sb3 and self._draws_from_whole_tree and not stratified and not has_age
+        self.draws_as_sb3 = scheme.may_draw_as_sb3 and self._draws_from_whole_tree and not stratified and not has_age
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         self.n_updates = 0
@@ -78,14 +86,17 @@ class Sampler:
         """
         self._n_waiting += 1
 
-    def begin_change(self) -> None:
-        """Announce that the candidates change. Without :meth:`end_change`, the tree follows them at the next call."""
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Change candidates and tree together, in a ``with`` block. After an interrupt, the tree follows at the next call."""
+        self.mark_outdated()
+        yield
+        self._is_current = True
+
+    def mark_outdated(self) -> None:
+        """Let the next call compare the tree with the candidates, because these are about to change."""
         self.sync()
         self._is_current = False
-
-    def end_change(self) -> None:
-        """Take note that the tree has what was changed."""
-        self._is_current = True
 
     def insert(self, slots: np.ndarray, masses: np.ndarray | None = None) -> None:
         """
@@ -98,7 +109,10 @@ class Sampler:
         if len(slots) == 0:
             return
         if masses is None:
-            masses = np.full(len(slots), self.scheme.new_mass(self.max_priority), np.float64)
+            new_mass = self.scheme.new_mass(self.max_priority)
+            if not new_mass > 0.0:
+                raise ValueError(f"{self.scheme}.new_mass() gave {new_mass}: it must be above 0")
+            masses = np.full(len(slots), new_mass, np.float64)
         self.tree.insert(slots, masses)
 
     def remove(self, slots: np.ndarray) -> None:
@@ -113,13 +127,15 @@ class Sampler:
     def sync(self) -> None:
         """Bring the tree up to date: with the rows that wait, or after an interrupt with everything."""
         if not self._is_current:
-            self._follow_candidates()
+            self._compare_with_candidates()
         if self._n_waiting:
-            slots = self.candidates.ring.slots_of_newest_rows(self._n_waiting)
-            self.tree.insert(slots, np.full(len(slots), self.scheme.new_mass(self.max_priority), np.float64))
+            ring = self.candidates.ring
+            self.insert(ring.slots_of_newest_rows(self._n_waiting))
+            if ring.shares_next_obs:
+                self.remove(ring.incomplete_slots())
             self._n_waiting = 0  # last, so that after an interrupt the rows are written once more
 
-    def _follow_candidates(self) -> None:
+    def _compare_with_candidates(self) -> None:
         """Give each slot that can be drawn and has no mass that of a new transition, and take it from those that cannot."""
         drawable = self.candidates.slots()
         entries = self.tree.entries()
@@ -135,7 +151,7 @@ class Sampler:
         """Take all masses away, after the ring was emptied. What it holds then is new. ``max_priority`` stays."""
         self._is_current = False
         self._n_waiting = 0
-        self.candidates.start_anew()
+        self.candidates.find_anew()
         self.tree.clear()
 
     def masses(self) -> np.ndarray:
@@ -213,36 +229,36 @@ class Sampler:
         slots, abs_td_errors = self.candidates.only_drawable(slots, abs_td_errors)
         if len(slots) == 0:
             return 0
-        priorities = self.priorities_of(abs_td_errors)
-        self.tree.write(slots, self._masses_of(priorities))
+        priorities, masses = self.priorities_and_masses(abs_td_errors)
+        self.tree.write(slots, masses)
         self.max_priority = max(self.max_priority, float(priorities[priorities.argmax()]))  # faster than `max`
         self.n_updates += 1
         return len(slots)
 
-    def priorities_of(self, abs_td_errors: np.ndarray) -> np.ndarray:
+    def priorities_and_masses(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
-        Turn TD errors into priorities, and check them. Nothing changes.
+        Turn TD errors into priorities and masses. Nothing changes.
 
         :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
-        :return: float64 of shape (n,)
-        :raises ValueError: for a priority that is NaN or infinite, or another number of priorities
+        :return: both of shape (n,), the masses as the tree takes them, whatever a user's scheme returns
+        :raises ValueError: for a priority that is NaN or infinite, or another number of priorities or masses; for a mass of a
+            user's scheme that is not above 0
         """
-        priorities = self.scheme.priority(self.scheme.reduce(abs_td_errors))
+        scheme = self.scheme
+        priorities = scheme.priority(scheme.reduce(abs_td_errors))
         if np.shape(priorities) != (len(abs_td_errors),):
             raise ValueError(
-                f"{self.scheme}.priority() gave shape {np.shape(priorities)}: it must give one priority for each of "
+                f"{scheme}.priority() gave shape {np.shape(priorities)}: it must give one priority for each of "
                 f"{len(abs_td_errors)} transitions"
             )
         if len(priorities) and not priorities[priorities.argmax()] < np.inf:  # the position of a NaN, if there is one
-            raise ValueError(f"{self.scheme}.priority() gave {priorities.max()}: it must be finite")
-        return priorities
-
-    def _masses_of(self, priorities: np.ndarray) -> np.ndarray:
-        """Turn priorities into what the tree takes: one float64 for each, whatever a user's scheme returns."""
-        masses = np.ascontiguousarray(self.scheme.mass(priorities), np.float64)
+            raise ValueError(f"{scheme}.priority() gave {priorities.max()}: it must be finite")
+        masses = np.ascontiguousarray(scheme.mass(priorities), np.float64)
         if masses.shape != priorities.shape:
-            raise ValueError(f"{self.scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")
-        return masses
+            raise ValueError(f"{scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")
+        if self._has_scheme_of_user and not (masses > 0.0).all():
+            raise ValueError(f"{scheme}.mass() gave {masses[~(masses > 0.0)][0]}: it must be above 0")
+        return priorities, masses
 
     def require_allowed(self, abs_td_errors: np.ndarray) -> None:
         """
@@ -251,10 +267,10 @@ class Sampler:
         :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
         :raises ValueError: for a priority or a mass that is not allowed
         """
-        masses = self._masses_of(self.priorities_of(abs_td_errors))
-        is_allowed = (masses >= 0.0) & (masses < np.inf)
+        _, masses = self.priorities_and_masses(abs_td_errors)
+        is_allowed = (masses > 0.0) & (masses < np.inf)
         if not is_allowed.all():
-            raise ValueError(f"{self.scheme}.mass() gave {masses[~is_allowed][0]}: it must be finite and at least 0")
+            raise ValueError(f"{self.scheme}.mass() gave {masses[~is_allowed][0]}: it must be finite and above 0")
 
     # ---- saving
 
@@ -327,7 +343,7 @@ def make_tree(scheme: PriorityScheme, candidates: Candidates, age_decay: float) 
     :return: an empty tree
     """
     ring = candidates.ring
-    if age_decay / ring.capacity == 0.0:
+    if age_decay / ring.capacity == 0.0:  # the rate of a slot, which may underflow
         return scheme.make_tree(ring.capacity)
     if scheme.draws_uniformly and candidates.are_all_complete:
         return AgeDraw(age_decay, ring)

@@ -71,7 +71,7 @@ class PriorityScheme:
     may override for another draw          ``reduce``, ``mass``, ``new_mass`` (at least any mass), ``make_tree``
     may override for another update        ``weights``, ``loss`` with ``jax_loss`` (and ``replaces_loss = True``)
     may set                                ``importance_sampling``, ``draws_uniformly``
-    leave as they are                      ``ranks``, ``draws_as_sb3``, ``largest_mass``, ``settings``
+    leave as they are                      ``ranks``, ``may_draw_as_sb3``, ``largest_mass``, ``settings``
     ====================================== ===========================================================================
 
     Keep each argument of the constructor in a public attribute of the same name. All public attributes are settings: they show
@@ -91,8 +91,8 @@ class PriorityScheme:
     #: Whether all masses are equal, whatever the TD errors.
     draws_uniformly: bool = False
 
-    #: Whether unstratified draws are those of SB3's own buffer, with the same random numbers.
-    draws_as_sb3: bool = False
+    #: Whether unstratified draws may be those of SB3's own buffer, with the same random numbers.
+    may_draw_as_sb3: bool = False
 
     #: Whether only the order of the priorities counts.
     ranks: bool = False
@@ -357,7 +357,7 @@ class Uniform(PriorityScheme):
 
     importance_sampling = False
     draws_uniformly = True
-    draws_as_sb3 = True
+    may_draw_as_sb3 = True
 
     def __init__(self, td_error_reduction: str = "mean"):
         super().__init__(alpha=0.0, td_error_reduction=td_error_reduction)
@@ -430,7 +430,7 @@ class Shuffled(PriorityScheme):
         self.scheme = scheme
         self.importance_sampling = scheme.importance_sampling
         self.draws_uniformly = scheme.draws_uniformly
-        self.draws_as_sb3 = scheme.draws_as_sb3
+        self.may_draw_as_sb3 = scheme.may_draw_as_sb3
         self.ranks = scheme.ranks
         self.largest_mass = scheme.largest_mass
         self.replaces_loss = scheme.replaces_loss
@@ -477,7 +477,8 @@ class Shuffled(PriorityScheme):
         return self.scheme.jax_loss(losses, td_errors, weights)
 
 
-_SCHEMES: dict[str, Callable[..., PriorityScheme]] = {
+#: All schemes of this package by name, which is also their name in files.
+SCHEMES: dict[str, Callable[..., PriorityScheme]] = {
     "proportional": Proportional,
     "rank": RankBased,
     "lap": LAP,
@@ -497,7 +498,7 @@ def schemes_with(setting: str) -> list[str]:
     :param setting: name of the setting
     :return: names of the schemes
     """
-    return [name for name, scheme_class in _SCHEMES.items() if setting not in scheme_class().unused_settings]
+    return [name for name, scheme_class in SCHEMES.items() if setting not in scheme_class().unused_settings]
 
 
 def make_scheme(
@@ -526,8 +527,8 @@ def make_scheme(
             raise ValueError(f"Pass settings to the scheme object {scheme}, not beside it: {given}")
         return scheme
     name = _name_of(scheme)
-    taken = inspect.signature(_SCHEMES[name]).parameters
-    return _SCHEMES[name](**{key: value for key, value in settings.items() if key in taken and value is not None})
+    taken = inspect.signature(SCHEMES[name]).parameters
+    return SCHEMES[name](**{key: value for key, value in settings.items() if key in taken and value is not None})
 
 
 def _name_of(scheme: Any) -> str:
@@ -541,8 +542,8 @@ def _name_of(scheme: Any) -> str:
     if isinstance(scheme, type) and issubclass(scheme, PriorityScheme):
         raise ValueError(f"scheme must be an object, not the class {scheme.__name__}: make an object, {scheme.__name__}()")
     name = str(scheme).lower()
-    if name in _SCHEMES:
+    if name in SCHEMES:
         return name
-    nearest = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, _SCHEMES, n=1)
+    nearest = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, SCHEMES, n=1)
     meant = f": did you mean {nearest[0]!r}?" if nearest else "."
-    raise ValueError(f"Unknown scheme {scheme!r}{meant} Choose one of {sorted(_SCHEMES)}, or pass a PriorityScheme object")
+    raise ValueError(f"Unknown scheme {scheme!r}{meant} Choose one of {sorted(SCHEMES)}, or pass a PriorityScheme object")

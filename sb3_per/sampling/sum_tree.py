@@ -1,9 +1,9 @@
 """
-Sum tree: draw leaves in proportion to their mass (Schaul et al. 2016, appendix B.2.1).
+Sum tree: draw slots in proportion to their mass (Schaul et al. 2016, appendix B.2.1).
 
-The leaves hold the masses, and every other node holds the sum of its children. A node has eight children, which lie side by
-side in one cache line. A search halves them three times, as if all levels of the paper's binary tree were stored. This takes
-half of the memory and fewer cache misses.
+The lowest level holds the masses of the slots, and every other node holds the sum of its children. A node has eight children,
+which lie side by side in one cache line. A search halves them three times, as if all levels of the paper's binary tree were
+stored. This takes half of the memory and fewer cache misses.
 
 The kernels move the whole batch down or up one level at a time. The loads of one level do not depend on each other, and the
 next level is prefetched, so most of the memory latency is hidden.
@@ -30,16 +30,16 @@ def _sum_of_four(sums: np.ndarray, first: np.uint64) -> float:
 
 
 @kernel
-def write_masses(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np.ndarray, masses: np.ndarray) -> int:
+def write_masses(sums: np.ndarray, starts: np.ndarray, capacity: int, slots: np.ndarray, masses: np.ndarray) -> int:
     """Set masses, or change nothing and return the position of the first bad entry."""
-    for i in range(leaves.size):
-        if not (0 <= leaves[i] < capacity and 0.0 <= masses[i] < np.inf):  # a NaN fails the comparison as well
+    for i in range(slots.size):
+        if not (0 <= slots[i] < capacity and 0.0 <= masses[i] < np.inf):  # a NaN fails the comparison as well
             return i
-    nodes = np.empty(leaves.size, np.uint64)
-    for i in range(leaves.size):
-        nodes[i] = np.uint64(leaves[i])
+    nodes = np.empty(slots.size, np.uint64)
+    for i in range(slots.size):
+        nodes[i] = np.uint64(slots[i])
         sums[nodes[i]] = masses[i]
-    n_nodes = leaves.size
+    n_nodes = slots.size
     for level in range(1, starts.size):
         below, start = starts[level - 1], starts[level]
         n_parents = 0
@@ -47,7 +47,7 @@ def write_masses(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np
             parent = nodes[i] >> _THREE
             # Neighbours share ancestors. Without runs of the same parent, one node is left at the root instead of a batch.
             if n_parents == 0 or parent != nodes[n_parents - 1]:
-                # Recompute the sum from the children. With `+= delta`, rounding would add up until an empty leaf has mass.
+                # Recompute the sum from the children. With `+= delta`, rounding would add up until an empty slot has mass.
                 first = below + (parent << _THREE)
                 sums[start + parent] = _sum_of_four(sums, first) + _sum_of_four(sums, first + _FOUR)
                 nodes[n_parents] = parent
@@ -64,7 +64,7 @@ def _go_down(sums: np.ndarray, start: np.uint64, below: np.uint64, nodes: np.nda
     :param start: where the level of the children begins
     :param below: where the level of their children begins
     :param nodes: positions in their levels; the i-th becomes the child
-    :param rests: prefix sums among the leaves of each node; the i-th becomes what is left of it in the child
+    :param rests: prefix sums among the slots of each node; the i-th becomes what is left of it in the child
     """
     first = start + (nodes[i] << _THREE)
     node, rest = first, rests[i]
@@ -91,9 +91,9 @@ def _go_down(sums: np.ndarray, start: np.uint64, below: np.uint64, nodes: np.nda
 @kernel
 def descend(sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.ndarray | None, rests: np.ndarray) -> None:
     """
-    Go down to the leaf of every prefix sum, among the leaves of its node.
+    Go down to the slot of every prefix sum, among the slots of its node.
 
-    :param nodes: positions in their levels; each becomes the leaf
+    :param nodes: positions in their levels; each becomes the slot
     :param levels: levels of the nodes; ``None``: all are the root, which saves a comparison at each step
     :param rests: prefix sums, changed
     """
@@ -105,33 +105,33 @@ def descend(sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.
 
 
 @kernel
-def _find(sums: np.ndarray, starts: np.ndarray, rests: np.ndarray, leaves: np.ndarray) -> None:
-    """Find the leaf of every prefix sum; the prefix sums are changed."""
-    leaves[:] = 0
+def _find(sums: np.ndarray, starts: np.ndarray, rests: np.ndarray, slots: np.ndarray) -> None:
+    """Find the slot of every prefix sum; the prefix sums are changed."""
+    slots[:] = 0
     for i in range(rests.size):
         if not rests[i] < sums[-1]:
             rests[i] = np.inf
-    descend(sums, starts, leaves.view(np.uint64), None, rests)
+    descend(sums, starts, slots.view(np.uint64), None, rests)
 
 
 @kernel
 def cover(n_levels: int, first: int, n: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """
-    Find the fewest nodes whose leaves are the n neighbours from ``first`` on. Leaf 0 follows the last one.
+    Find the fewest nodes whose slots are the n neighbours from ``first`` on. Slot 0 follows the last one.
 
-    :return: positions of the nodes in their levels, in the order of their leaves, and the level of each
+    :return: positions of the nodes in their levels, in the order of their slots, and the level of each
     """
     # Two pieces with two borders each, and up to seven nodes per level and border.
     nodes, levels = np.empty(28 * n_levels, np.uint64), np.empty(28 * n_levels, np.int64)
     n_nodes = 0
-    for leaf, end in ((first, min(first + n, capacity)), (0, first + n - capacity)):
-        while leaf < end:
+    for slot, end in ((first, min(first + n, capacity)), (0, first + n - capacity)):
+        while slot < end:
             level, size = 0, 1  # of the largest node that begins here and does not go beyond the end
-            while leaf % (_WIDTH * size) == 0 and leaf + _WIDTH * size <= end:
+            while slot % (_WIDTH * size) == 0 and slot + _WIDTH * size <= end:
                 level, size = level + 1, _WIDTH * size
-            nodes[n_nodes], levels[n_nodes] = leaf // size, level
+            nodes[n_nodes], levels[n_nodes] = slot // size, level
             n_nodes += 1
-            leaf += size
+            slot += size
     return nodes[:n_nodes], levels[:n_nodes]
 
 
@@ -146,19 +146,19 @@ def spread(uniforms: np.ndarray, total: float, stratified: bool) -> np.ndarray:
 
 
 @kernel
-def draw_leaves(
+def draw_slots(
     sums: np.ndarray,
     starts: np.ndarray,
     uniforms: np.ndarray,
     stratified: bool,
     scale: float,
-    leaves: np.ndarray,
+    slots: np.ndarray,
     masses: np.ndarray,
 ) -> None:
-    """Find the leaves of uniform numbers and read the masses."""
-    _find(sums, starts, spread(uniforms, sums[-1], stratified), leaves)
+    """Find the slots of uniform numbers and read the masses."""
+    _find(sums, starts, spread(uniforms, sums[-1], stratified), slots)
     for i in range(uniforms.size):
-        masses[i] = max(sums[leaves[i]] * scale, LEAST_MASS)
+        masses[i] = max(sums[slots[i]] * scale, LEAST_MASS)
 
 
 def _aligned_zeros(size: int) -> np.ndarray:
@@ -172,10 +172,10 @@ class SumTree(MassTree):
     """
     Fixed number of non-negative masses with their prefix sums (Schaul et al. 2016, appendix B.2.1).
 
-    All sums are float64, because float32 sums were seen to return leaves of mass 0. Any capacity keeps the leaves in the order
-    of their indices. Memory: 9.1 bytes per leaf.
+    All sums are float64, because float32 sums were seen to return slots of mass 0. Any capacity keeps the slots in the order
+    of their indices. Memory: 9.1 bytes per slot.
 
-    :param capacity: number of leaves, at least 1
+    :param capacity: number of slots, at least 1
     :raises ValueError: if the capacity is below 1
     """
 
@@ -186,14 +186,14 @@ class SumTree(MassTree):
         self.clear()
 
     def clear(self) -> None:
-        """Empty every leaf."""
-        # Sizes of the levels from the leaves to the root. All but the root are whole groups of siblings.
+        """Empty every slot."""
+        # Sizes of the levels from the slots to the root. All but the root are whole groups of siblings.
         sizes = [self.capacity]
         while sizes[-1] > 1:
             n_parents = -(-sizes[-1] // _WIDTH)
             sizes[-1] = n_parents * _WIDTH
             sizes.append(n_parents)
-        #: all levels in a row, from the leaves to the root
+        #: all levels in a row, from the slots to the root
         self.sums = _aligned_zeros(sum(sizes))
         #: position where each level begins
         self.starts = np.cumsum([0, *sizes[:-1]]).astype(np.uint64)
@@ -235,12 +235,12 @@ class SumTree(MassTree):
 
     def find(self, prefix_sums: Any) -> Any:
         """
-        Find the leaf ``i`` with ``cumsum[i - 1] <= v < cumsum[i]``: invert the cumulative distribution.
+        Find the slot ``i`` with ``cumsum[i - 1] <= v < cumsum[i]``: invert the cumulative distribution.
 
         :param prefix_sums: a value ``v >= 0``, or an array of them, in the unit of the masses
-        :return: leaf of each value, int64 in the shape of ``prefix_sums``; never an empty leaf, and the last
-            non-empty leaf for ``v >= total``
-        :raises ValueError: if all leaves are empty, or for a negative or NaN value
+        :return: slot of each value, int64 in the shape of ``prefix_sums``; never an empty slot, and the last
+            non-empty slot for ``v >= total``
+        :raises ValueError: if all slots are empty, or for a negative or NaN value
         """
         values = np.array(prefix_sums, dtype=np.float64)  # a copy: contiguous and writable, whatever comes in
         flat = values.reshape(-1)
@@ -248,9 +248,9 @@ class SumTree(MassTree):
         if not least >= 0.0:
             raise ValueError(f"A prefix sum must be at least 0, not {least}")
         self._require_mass()
-        leaves = np.empty(flat.size, np.int64)
-        _find(self.sums, self.starts, flat, leaves)
-        return leaves.reshape(values.shape) if values.ndim else int(leaves[0])
+        slots = np.empty(flat.size, np.int64)
+        _find(self.sums, self.starts, flat, slots)
+        return slots.reshape(values.shape) if values.ndim else int(slots[0])
 
     def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`MassTree.draw`."""
@@ -259,7 +259,7 @@ class SumTree(MassTree):
             self._require_mass()
         slots = np.empty(len(uniforms), np.int64)
         n_p = np.empty(len(uniforms))
-        draw_leaves(self.sums, self.starts, uniforms, stratified, n / total, slots, n_p)
+        draw_slots(self.sums, self.starts, uniforms, stratified, n / total, slots, n_p)
         return slots, n_p
 
     def n_p(self, slots: np.ndarray, n: int) -> np.ndarray:

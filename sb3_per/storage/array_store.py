@@ -32,6 +32,19 @@ class ArrayStore(ObservationStore):
             return self.observations.nbytes
         return self.observations.nbytes + self.next_observations.nbytes
 
+    def full_nbytes(self) -> tuple[int, int]:
+        """Bytes of both arrays, in RAM or on the disk."""
+        if self.files is None:
+            return self.nbytes, 0
+        return 0, self.nbytes
+
+    @property
+    def n_rows_with_room(self) -> int:
+        """All rows, or those whose blocks of the disk are allocated."""
+        if self.files is None or self.files.n_reserved >= self.n_rows:
+            return self.n_rows
+        return self.files.n_reserved - 1
+
     def reserve(self, n_steps: int, last_row: int) -> None:
         """Allocate blocks of the disk, if the arrays are in files. See :class:`~sb3_per.storage.store.ObservationStore`."""
         if self.files is not None:
@@ -69,39 +82,42 @@ class ArrayStore(ObservationStore):
             rows_will_be_needed(array.ctypes.data, self._slot_bytes, np.ascontiguousarray(slots).reshape(-1))
         return array.reshape(-1, *array.shape[2:]).take(slots, axis=0)
 
-    def put(self, array: np.ndarray, is_next: bool) -> None:
-        """
-        Use another array, or copy it into the file.
+    def shown(self, shape: tuple[int, ...], dtype: np.dtype, is_next: bool) -> Any:
+        """Show the array itself."""
+        return self.next_observations if is_next else self.observations
 
-        :param array: of the shape and type of the present one. Files have room for all of it
+    def with_array(self, array: np.ndarray, is_next: bool) -> "ArrayStore":
+        """
+        Make a store that shares the array, or copy it into the file.
+
+        :param array: of the shape and type of the present one. The file has room for all of it
         :param is_next: whether it has next observations
+        :return: a new store in RAM, or this one in files
         """
         if self.files is not None:
-            present = self.next_observations if is_next else self.observations
-            assert present is not None
-            present[...] = array
-        elif is_next:
-            self.next_observations = writable(array)
-        else:
-            self.observations = writable(array)
+            self.shown(array.shape, array.dtype, is_next)[...] = array
+            return self
+        if is_next:
+            return ArrayStore(self.observations, writable(array))
+        return ArrayStore(writable(array), self.next_observations)
 
-    def protect(self) -> None:
-        """Refuse writes from now on."""
+    def arrays_by_row(self) -> dict[str, np.ndarray]:
+        """List the arrays by name."""
+        if self.next_observations is None:
+            return {"observations": self.observations}
+        return {"observations": self.observations, "next_observations": self.next_observations}
+
+    def make_read_only(self) -> None:
+        """Make the arrays read-only, see :class:`~sb3_per.storage.store.ObservationStore`."""
         self.observations.flags.writeable = False
         if self.next_observations is not None:
             self.next_observations.flags.writeable = False
 
-    def arrays(self) -> list[np.ndarray]:
-        """List the arrays."""
-        if self.next_observations is None:
-            return [self.observations]
-        return [self.observations, self.next_observations]
-
-    def use(self, arrays: list[np.ndarray], files: Files | None) -> None:
+    def use_arrays(self, arrays: list[np.ndarray], files: Files | None) -> None:
         """
         Use other arrays with the same contents.
 
-        :param arrays: in the order of :meth:`arrays`
+        :param arrays: in the order of :meth:`arrays_by_row`
         :param files: in which they are; ``None``: in RAM
         """
         self.files = files

@@ -155,12 +155,12 @@ class FrameStore(ObservationStore):
 
     # ---- rows that were not added one after the other
 
-    def with_rows(self, observations: np.ndarray, are_next: bool) -> "FrameStore":
+    def with_array(self, array: np.ndarray, is_next: bool) -> "FrameStore":
         """
-        Copy a store, with other observations.
+        Copy this store, with other observations.
 
-        :param observations: of all rows, shape (n_rows, n_envs, *shape)
-        :param are_next: whether they take the place of the next observations
+        :param array: observations of all rows, shape (n_rows, n_envs, *shape)
+        :param is_next: whether they take the place of the next observations
         :return: a new store in the same files
         :raises MemoryError: see :meth:`reserve`
         :raises OSError: see :meth:`reserve`
@@ -170,22 +170,22 @@ class FrameStore(ObservationStore):
         oldest, envs = self._table.cursors[:, 0], self._all_envs
         for first in range(0, self.n_rows, _COPIED_ROWS):
             rows = (np.arange(first, min(first + _COPIED_ROWS, self.n_rows))[:, None] + oldest) % self.n_rows
-            given = observations[rows, envs]
-            kept = self.read(rows * self.n_envs + envs, not are_next)
-            if are_next:
+            given = array[rows, envs]
+            kept = self.read(rows * self.n_envs + envs, not is_next)
+            if is_next:
                 new.write(rows, envs, kept, given)
             else:
                 new.write(rows, envs, given, kept)
         return new
 
-    def reorder(self, pos: int) -> None:
+    def set_next_row(self, pos: int) -> None:
         """
         Let the next step of every environment follow another row.
 
         :param pos: row that is written next. All rows stay, and count as the steps before it
         """
         end = np.full(self.n_envs, self.n_rows + pos)
-        self.adopt(end - self.n_rows, end)
+        self.use_references(end - self.n_rows, end)
 
     # ---- saving
 
@@ -196,6 +196,10 @@ class FrameStore(ObservationStore):
         uint32 of shape (n_rows, n_envs, 2 * n_frames).
         """
         return self._table.references.reshape(self.n_rows, self.n_envs, -1)
+
+    def arrays_by_row(self) -> dict[str, np.ndarray]:
+        """List the references, which name the frames of each row; the frames themselves are saved by number."""
+        return {"references": self.references}
 
     def frames(self, first: int, end: int) -> list[np.ndarray]:
         """
@@ -209,7 +213,7 @@ class FrameStore(ObservationStore):
         shape[self.axis] //= self.n_frames
         return [block.reshape(-1).view(self.dtype).reshape(-1, *shape) for block in self.pool.frames(first, end)]
 
-    def adopt(self, first: np.ndarray, end_of_env: np.ndarray) -> None:
+    def use_references(self, first: np.ndarray, end_of_env: np.ndarray) -> None:
         """
         Use the references that were written into :attr:`references`, and clear those of rows that hold no step.
 
@@ -240,11 +244,17 @@ class FrameStore(ObservationStore):
     @property
     def nbytes(self) -> int:
         """Memory of the pool and the references."""
-        return self.pool.nbytes + self.references_nbytes
+        return self.pool.nbytes + self._references_nbytes
+
+    def full_nbytes(self) -> tuple[int, int]:
+        """Bytes with one frame for each transition. The references stay in RAM."""
+        n_bytes_of_frames = self.frame_bytes * self.n_rows * self.n_envs
+        if self.pool.files is None:
+            return self._references_nbytes + n_bytes_of_frames, 0
+        return self._references_nbytes, n_bytes_of_frames
 
     @property
-    def references_nbytes(self) -> int:
-        """Memory of the references alone, which stay in RAM."""
+    def _references_nbytes(self) -> int:
         return self._table.references.nbytes + self._table.lowest.nbytes
 
 

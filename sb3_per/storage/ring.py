@@ -45,6 +45,8 @@ class Ring:
         self.most_steps = 0
         #: whether all environments have added the same number of steps
         self.all_at_same_step = True
+        #: counts the changes of the position, so that others can tell whether there was one
+        self.version = 0
         # Steps added by each environment, without the newest ones, which all of them added: so `add` changes no array.
         self._n_added = np.zeros(n_envs, np.int64)
         self._n_newest = 0
@@ -55,7 +57,7 @@ class Ring:
     def n_added(self) -> np.ndarray:
         """Number of steps ever added by each environment, int64 of shape (n_envs,); replaced, and never written to."""
         if self._n_newest:
-            # Both at once, so that an interrupt does not come in between.
+            # Added once, since this is asked for more often than it changes. Both at once, so that no interrupt comes between.
             self._n_added, self._n_newest = self._n_added + self._n_newest, 0
         return self._n_added
 
@@ -68,11 +70,6 @@ class Ring:
     def full(self) -> bool:
         """Whether every slot holds a transition, as in SB3."""
         return self.fewest_steps - self.first_step >= self.n_rows
-
-    @property
-    def next_row_fills(self) -> bool:
-        """Whether the ring is full after the next step of all environments."""
-        return self.fewest_steps + 1 - self.first_step >= self.n_rows
 
     @property
     def next_id(self) -> int:
@@ -125,6 +122,7 @@ class Ring:
         self._n_newest += 1
         self.fewest_steps += 1
         self.most_steps += 1
+        self.version += 1
 
     def advance(self, envs: np.ndarray, n_steps: int) -> None:
         """
@@ -135,9 +133,9 @@ class Ring:
         """
         n_added = self.n_added.copy()
         n_added[envs] += n_steps
-        self._stand_at(n_added, self.first_step)
+        self._set_position(n_added, self.first_step)
 
-    def _stand_at(self, n_added: np.ndarray, first_step: int) -> None:
+    def _set_position(self, n_added: np.ndarray, first_step: int) -> None:
         fewest = int(n_added.min())
         most = int(n_added.max())
         # Plain assignments only, so that an interrupt comes before all of them or after.
@@ -147,6 +145,7 @@ class Ring:
         self.fewest_steps = fewest
         self.most_steps = most
         self.all_at_same_step = fewest == most
+        self.version += 1
 
     def clear(self, n_steps: int = 0) -> None:
         """
@@ -155,9 +154,9 @@ class Ring:
         :param n_steps: number of steps of every environment that are there already, from row 0 on
         """
         first_step = -(-self.most_steps // self.n_rows) * self.n_rows
-        self._stand_at(np.full(self.n_envs, first_step + n_steps), first_step)
+        self._set_position(np.full(self.n_envs, first_step + n_steps), first_step)
 
-    def start_after(self, step: int) -> None:
+    def begin_after(self, step: int) -> None:
         """
         Let an empty ring begin at the first multiple of ``n_rows`` from ``step`` on, so that its ids are new.
 
@@ -299,7 +298,7 @@ class Ring:
         most = 2**60 // self.n_envs
         if not is_position or not 0 <= first_step <= n_added.min() <= n_added.max() < most or first_step % self.n_rows:
             raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {n_added} since step {first_step}")
-        self._stand_at(n_added, first_step)
+        self._set_position(n_added, first_step)
 
 
 # Of one environment, step s is in row s % n_rows. Where all environments stand at the same step, ids and slots follow the same

@@ -12,7 +12,7 @@ from sb3_per.storage.array_store import ArrayStore, moved, writable
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.mapped import Files, Folder
 from sb3_per.storage.nested import keyed, read_slots, tree_map, unkeyed
-from sb3_per.storage.store import ObservationStore, StoredArray
+from sb3_per.storage.store import ObservationStore
 
 #: attributes of SB3's buffers that are arrays, or dictionaries of them
 ARRAY_NAMES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts", "infos")
@@ -125,6 +125,14 @@ class Storage:
 
     def _prepare(self) -> None:
         """Make what follows from the stores and arrays, and is not saved."""
+        self._show_stores()
+        # Rows below this one have room.
+        self._n_ready = self._n_rows_with_room()
+        if self.files is not None:
+            _IN_FILES.add(self)
+
+    def _show_stores(self) -> None:
+        """Let the attributes of SB3's buffers show what the stores hold."""
         #: observations and next observations as SB3's buffers show them
         self.observations = self._shown("observations", is_next=False)
         self.next_observations = None
@@ -132,24 +140,15 @@ class Storage:
             self.next_observations = self._shown("next_observations", is_next=True)
         # Saves the dictionary in the usual case.
         self._only_store = self.stores.get(None)
-        # Rows below this one have room.
-        self._n_ready = self._count_ready()
-        if self.files is not None:
-            _IN_FILES.add(self)
 
     def _shown(self, name: str, is_next: bool) -> Any:
-        views = {key: self._view(key, is_next) for key in self.stores}
-        if None in views:
-            return views[None]
-        return KeyedArrays(views, weakref.WeakMethod(self.put), name)
-
-    def _view(self, key: str | None, is_next: bool) -> Any:
-        """The array of a store, or something that looks like it."""
-        store = self.stores[key]
-        if isinstance(store, ArrayStore):
-            return store.next_observations if is_next else store.observations
-        shape = (self.n_rows, self.n_envs, *self.form.shapes[key])
-        return StoredArray(store, shape, self.form.dtypes[key], is_next)
+        shown = {}
+        for key, store in self.stores.items():
+            shape = (self.n_rows, self.n_envs, *self.form.shapes[key])
+            shown[key] = store.shown(shape, self.form.dtypes[key], is_next)
+        if None in shown:
+            return shown[None]
+        return KeyedArrays(shown, weakref.WeakMethod(self.assign), name)
 
     @property
     def array_stores(self) -> dict[str | None, ArrayStore]:
@@ -197,26 +196,19 @@ class Storage:
 
         :return: bytes of RAM, and bytes of the disk
         """
-        small = self.rewards.nbytes + self.dones.nbytes + self.timeouts.nbytes
-        large = self.actions.nbytes
-        for store in self.stores.values():
-            if isinstance(store, FrameStore):
-                small += store.references_nbytes
-                large += store.frame_bytes * self.rewards.size
-            else:
-                large += store.nbytes
+        n_ram = self.rewards.nbytes + self.dones.nbytes + self.timeouts.nbytes
+        n_disk = 0
         if self.files is None:
-            return small + large, 0
-        return small, large
+            n_ram += self.actions.nbytes
+        else:
+            n_disk += self.actions.nbytes
+        for store in self.stores.values():
+            of_store = store.full_nbytes()
+            n_ram += of_store[0]
+            n_disk += of_store[1]
+        return n_ram, n_disk
 
     # ---- writing
-
-    def _count_ready(self) -> int:
-        if len(self.array_stores) < len(self.stores):
-            return 0
-        if self.files is None or self.files.n_reserved >= self.n_rows:
-            return self.n_rows
-        return self.files.n_reserved - 1
 
     def reserve(self, n_steps: int, last_row: int) -> None:
         """
@@ -231,7 +223,10 @@ class Storage:
             self.files.reserve(last_row + 1)
         for store in self.stores.values():
             store.reserve(n_steps, last_row)
-        self._n_ready = self._count_ready()
+        self._n_ready = self._n_rows_with_room()
+
+    def _n_rows_with_room(self) -> int:
+        return min(store.n_rows_with_room for store in self.stores.values())
 
     def write_row(self, row: int, steps: Steps) -> None:
         """
@@ -347,33 +342,35 @@ class Storage:
 
     # ---- arrays in place of others
 
-    def put(self, name: str, given: Any) -> None:
+    def assign(self, name: str, given: Any) -> Any:
         """
         Use an array in place of one of SB3's, or a dictionary of them for Dict observations. It is shared if it is in RAM, not
         in frames, and of the type that is stored; otherwise it is copied.
 
         :param name: name of the attribute, see :meth:`arrays`
         :param given: of the same shape
+        :return: what the attribute is from now on
         :raises ValueError: for another shape, or values that are no numbers; nothing has changed then
         :raises MemoryError: if there is no memory for frames; nothing has changed then
         :raises OSError: if there is no space on the disk; nothing has changed then
         """
-        new = self.fitting(name, given)
+        new = self.checked(name, given)
         if name in ("observations", "next_observations"):
-            self._put_observations(name, keyed(new))
+            self._assign_observations(keyed(new), is_next=name == "next_observations")
         elif name == "actions" and self.files is not None:
             self.reserve(0, self.n_rows - 1)
             self.actions[...] = new
         else:
             setattr(self, name, writable(new))
         self.n_put += 1
+        return getattr(self, name)
 
-    def fitting(self, name: str, given: Any) -> Any:
+    def checked(self, name: str, given: Any) -> Any:
         """
         Check arrays that are to be used in place of others.
 
-        :param name: as in :meth:`put`
-        :param given: as in :meth:`put`
+        :param name: as in :meth:`assign`
+        :param given: as in :meth:`assign`
         :return: an array of the stored shape and type, or a dictionary of them
         :raises ValueError: if they do not fit
         """
@@ -382,44 +379,31 @@ class Storage:
             raise ValueError(f"{name} cannot be assigned: this buffer does not store them")
         return _fitting(name, given, stored)
 
-    def _put_observations(self, name: str, new: dict[str | None, np.ndarray]) -> None:
-        is_next = name == "next_observations"
-        for key in new:
-            if not isinstance(self.stores[key], (ArrayStore, FrameStore)):
-                kind = type(self.stores[key]).__name__
-                raise ValueError(f"{name} cannot be assigned: they are in a {kind}. Write steps with add() or extend()")
-        frames = {key: store.with_rows(new[key], is_next) for key, store in self.frame_stores.items()}
+    def _assign_observations(self, new: dict[str | None, np.ndarray], is_next: bool) -> None:
         if self.files is not None:
             self.reserve(0, self.n_rows - 1)
-        for key, store in frames.items():
-            self.stores[key] = store
-            for shown in (self.observations, self.next_observations):
-                keyed(shown)[key].store = store
-        self._only_store = self.stores.get(None)
-        for key, array_store in self.array_stores.items():
-            array_store.put(new[key], is_next)
-        if isinstance(shown := getattr(self, name), KeyedArrays):
-            shown.show({key: self._view(key, is_next) for key in self.array_stores})
-        elif self.array_stores:
-            setattr(self, name, self._view(None, is_next))
+        # Frames first: they may find no room, and nothing has changed then. Arrays follow, which cannot fail.
+        keys = sorted(new, key=lambda key: key not in self.frame_stores)
+        self.stores.update({key: self.stores[key].with_array(new[key], is_next) for key in keys})
+        self._show_stores()
 
-    def reorder(self, pos: int) -> None:
+    def set_next_row(self, pos: int) -> None:
         """
         Note that rows were written by hand, so that the next step follows another row.
 
         :param pos: row that is written next; the one after it is the oldest
         """
-        for store in self.frame_stores.values():
-            store.reorder(pos)
+        for store in self.stores.values():
+            store.set_next_row(pos)
 
     # ---- processes and copies
 
-    def protect(self) -> None:
+    def make_read_only(self) -> None:
         """Refuse all writes into the files from now on: they belong to the process that this one was forked from."""
         self._n_ready = 0  # so that the next write reserves its rows, which is refused
         self.actions.flags.writeable = False
-        for store in self.array_stores.values():
-            store.protect()
+        for store in self.stores.values():
+            store.make_read_only()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out views of the stores, and rows of files that were never written: on some disks, reading takes space."""
@@ -432,10 +416,11 @@ class Storage:
         """Move the arrays of a copy into files of its own. Without the folder of the original, they stay in RAM."""
         vars(self).update(state)
         stores = list(self.array_stores.values())
-        arrays = moved([self.actions, *(array for store in stores for array in store.arrays())], self.n_rows, self.files)
+        of_stores = [array for store in stores for array in store.arrays_by_row().values()]
+        arrays = moved([self.actions, *of_stores], self.n_rows, self.files)
         self.actions = arrays.pop(0)
         for store in stores:
-            store.use([arrays.pop(0) for _ in store.arrays()], self.files)
+            store.use_arrays([arrays.pop(0) for _ in store.arrays_by_row()], self.files)
         self._prepare()
 
 
@@ -449,7 +434,7 @@ _IN_FILES: "weakref.WeakSet[Storage]" = weakref.WeakSet()
 def _protect_files() -> None:
     """In a forked process, protect the files of the process that it was forked from."""
     for storage in list(_IN_FILES):
-        storage.protect()
+        storage.make_read_only()
 
 
 if hasattr(os, "register_at_fork"):
@@ -461,11 +446,11 @@ class KeyedArrays(dict[str, Any]):
     Arrays of Dict observations by key. One that is put in place of another is used from then on.
 
     :param arrays: arrays, or views of stores, by key
-    :param put: as :meth:`Storage.put`, with the name of the attribute; it may be gone before the arrays
+    :param put: :meth:`Storage.assign`, which takes the name of the attribute; the storage may be gone before the arrays
     :param name: name of the attribute
     """
 
-    def __init__(self, arrays: dict[Any, Any], put: "weakref.WeakMethod[Callable[[str, Any], None]]", name: str):
+    def __init__(self, arrays: dict[Any, Any], put: "weakref.WeakMethod[Callable[[str, Any], Any]]", name: str):
         super().__init__(arrays)
         self._put = put
         self._name = name
@@ -478,15 +463,11 @@ class KeyedArrays(dict[str, Any]):
         put = self._put()
         if put is None:
             raise ReferenceError(f"The buffer of these {self._name} does not exist any more: keep the buffer as well")
-        put(self._name, {**self, **dict(*args, **kwargs)})
+        super().update(put(self._name, {**self, **dict(*args, **kwargs)}))
 
     def __ior__(self, arrays: Any) -> "KeyedArrays":  # type: ignore[override, misc]
         self.update(arrays)
         return self
-
-    def show(self, arrays: dict[Any, Any]) -> None:
-        """Show the arrays that are used from now on."""
-        super().update(arrays)
 
     def __reduce__(self) -> Any:
         """A copy is a plain dictionary."""
@@ -494,7 +475,7 @@ class KeyedArrays(dict[str, Any]):
 
 
 def _fitting(name: str, given: Any, stored: Any) -> Any:
-    """See :meth:`Storage.fitting`; ``stored`` is what the array takes the place of."""
+    """See :meth:`Storage.checked`; ``stored`` is what the array takes the place of."""
     if isinstance(stored, dict):
         if not isinstance(given, dict) or given.keys() != stored.keys():
             found = sorted(given) if isinstance(given, dict) else f"a {type(given).__name__}"

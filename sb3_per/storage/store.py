@@ -15,6 +15,8 @@ class ObservationStore(ABC):
     is ``row * n_envs + env``. The other methods have defaults. ``tests/helpers/store_contract.py`` checks a class.
     """
 
+    # ---- writing and reading
+
     @abstractmethod
     def write(self, rows: np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
         """
@@ -62,9 +64,71 @@ class ObservationStore(ABC):
         """Forget everything."""
 
     @property
+    def n_rows_with_room(self) -> int:
+        """Rows below this one can be written without :meth:`reserve`."""
+        return 0
+
+    # ---- size
+
+    @property
     def nbytes(self) -> int:
         """Bytes that both observations of all slots take; 0: not known."""
         return 0
+
+    def full_nbytes(self) -> tuple[int, int]:
+        """
+        Estimate the size of the store when every slot holds a transition.
+
+        :return: bytes of RAM, and bytes of the disk
+        """
+        return self.nbytes, 0
+
+    # ---- as arrays
+
+    def shown(self, shape: tuple[int, ...], dtype: np.dtype, is_next: bool) -> Any:
+        """
+        Show the observations as an attribute of SB3's buffers.
+
+        :param shape: (n_rows, n_envs, \\*shape of an observation)
+        :param dtype: type of an observation
+        :param is_next: whether to show next observations
+        :return: the array itself, or a view that looks like one
+        """
+        return StoredArray(self, shape, dtype, is_next)
+
+    def with_array(self, array: np.ndarray, is_next: bool) -> "ObservationStore":
+        """
+        Make a store with other observations, because a user has assigned an array.
+
+        :param array: of all slots, shape (n_rows, n_envs, \\*shape of an observation)
+        :param is_next: whether it takes the place of the next observations
+        :return: a new store, or this one if the array was copied into its file
+        :raises ValueError: if observations of this kind of store cannot be assigned
+        """
+        raise ValueError(f"Observations in a {type(self).__name__} cannot be assigned. Write steps with add() or extend()")
+
+    def set_next_row(self, pos: int) -> None:  # noqa: B027 - most stores do not depend on the order
+        """
+        Note that rows were written by hand, so that the next step follows another row.
+
+        :param pos: row that is written next; the one after it is the oldest
+        """
+
+    # ---- files
+
+    def arrays_by_row(self) -> dict[str, np.ndarray]:
+        """
+        List what a saved buffer has to keep of each row.
+
+        :return: views of shape (n_rows, n_envs, ...), by name
+        :raises NotImplementedError: if this kind of store cannot be saved so
+        """
+        raise NotImplementedError(
+            f"Observations in a {type(self).__name__} cannot be saved to a directory: save the buffer to a pickle"
+        )
+
+    def make_read_only(self) -> None:  # noqa: B027 - most stores have no files
+        """Refuse all writes from now on: the files belong to the process that this one was forked from."""
 
 
 class StoredArray:

@@ -1,17 +1,20 @@
 """What a model has after `load`: settings of the buffer, beta, n_steps and gamma, for every way to save and to load."""
 
+import contextlib
 import io
 import itertools
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 
-from sb3_per import PERDQN, PrioritizedHerReplayBuffer
+from sb3_per import LAP, PERDQN, PrioritizedHerReplayBuffer, Proportional
+from sb3_per.sampling.schemes import Shuffled
 
 SMALL: dict[str, Any] = dict(buffer_size=40, learning_starts=10, batch_size=4, policy_kwargs=dict(net_arch=[4]), seed=0)
 SETTINGS: dict[str, Any] = dict(scheme="lap", alpha=0.3, kappa=0.5, beta_start=0.2, recency=0.99, recency_min=5)
@@ -63,6 +66,27 @@ def saved_to(kind: str, model: Any, folder: Path) -> Any:
     path = folder / ("model.zip" if kind == "path" else "model")
     model.save(path)
     return path
+
+
+class Scaled(Proportional):
+    """A scheme with an array among its settings."""
+
+    def __init__(self, scales: Any):
+        super().__init__()
+        self.scales = np.asarray(scales)
+
+
+@pytest.mark.parametrize("other, is_same", [(Scaled([1.0, 2.0]), True), (Scaled([1.0, 3.0]), False), (Shuffled(LAP()), False)])
+def test_a_loaded_buffer_keeps_its_priorities_if_the_scheme_objects_are_equal(other, is_same, tmp_path):
+    model = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(scheme=Scaled([1.0, 2.0])), **SMALL)
+    model.learn(30)
+    masses = model.replay_buffer.priorities
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    loaded = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(scheme=other), **SMALL)
+    with contextlib.nullcontext() if is_same else pytest.warns(UserWarning, match="all priorities become the largest"):
+        loaded.load_replay_buffer(tmp_path / "buffer.pkl")
+    assert (loaded.replay_buffer.priorities == masses).all() == is_same
+    assert loaded.replay_buffer.scheme.equals(other)
 
 
 @pytest.mark.parametrize("saved, path, way, change", ROWS)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_per import PERDQN, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.buffers.conversion import copy_newest, empty_twin
 from sb3_per.persistence.buffer_files import save_buffer
 from tests.helpers.buffers import (
     OtherStoreBuffer,
@@ -215,8 +216,8 @@ def test_an_empty_twin_keeps_the_store_class(tmp_path):
     plain = make_buffer(10, n_envs=2)
     other = OtherStoreBuffer(20, plain.observation_space, plain.action_space, "cpu", 2)
     fill([plain, other], 7)
-    twin = other.empty_twin(12, None)
-    twin.copy_newest(other, keeps_masses=True)
+    twin = empty_twin(other, 12, None)
+    copy_newest(other, twin, keeps_masses=True)
     assert isinstance(twin.storage.stores[None], PickledObservations)
     np.testing.assert_array_equal(twin.observations[:7], plain.observations[:7])
     with pytest.raises(NotImplementedError, match="PickledObservations cannot be saved to a directory: save the buffer to a"):

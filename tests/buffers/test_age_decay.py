@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_per import PrioritizedReplayBuffer, PriorityScheme
+from sb3_per import PrioritizedReplayBuffer, PriorityScheme, Proportional, SumTree
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import MANY, counts_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 from tests.helpers.saved import KINDS, Goals, Player, make
@@ -326,10 +326,16 @@ def test_a_decay_that_is_not_a_number_of_at_least_0_is_refused():
             make_buffer(age_decay=value)
 
 
+class OwnTree(Proportional):
+    def make_tree(self, capacity):
+        return SumTree(capacity)
+
+
 def test_combinations_that_are_not_supported_are_refused():
     for changed, what in [
         (dict(scheme="rank"), "scheme=RankBased"),
         (dict(recency=0.99), "recency=0.99"),
+        (dict(scheme=OwnTree()), r"OwnTree.make_tree\(\)"),
     ]:
         with pytest.raises(NotImplementedError, match=rf"age_decay=3.0 with {what}.* is not supported"):
             make_buffer(10**12, age_decay=3.0, **changed)

@@ -343,7 +343,7 @@ def test_a_sequence_buffer_finds_assigned_episodes_by_their_ends(kind):
 def test_arrays_of_a_store_of_the_user_cannot_be_assigned():
     buffer = OtherStoreBuffer(20, make_buffer().observation_space, make_buffer().action_space, "cpu", 2)
     fill([buffer], 5)
-    with pytest.raises(ValueError, match=r"observations cannot be assigned: they are in a PickledObservations\. Write steps"):
+    with pytest.raises(ValueError, match=r"Observations in a PickledObservations cannot be assigned\. Write steps"):
         buffer.observations = np.zeros((10, 2, 3))
     buffer.rewards = buffer.rewards * 0
     assert (buffer.sample(4).rewards == 0).all()

@@ -18,6 +18,7 @@ from sb3_per import (
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
+from sb3_per.buffers.conversion import copy_newest, empty_twin
 from tests.helpers.frames import ACTIONS, Stream, same_batches, same_bytes, shape_of
 
 
@@ -147,8 +148,8 @@ def test_resizing_a_framed_buffer_keeps_the_newest_steps(n_rows):
         obs, next_obs, dones, infos = stream.step()
         buffer.add(obs, next_obs, np.zeros((2, 1)), np.zeros(2), dones, infos)
     for frames in (4, None):
-        other = buffer.empty_twin(n_rows, frames)
-        other.copy_newest(buffer, keeps_masses=True)
+        other = empty_twin(buffer, n_rows, frames)
+        copy_newest(buffer, other, keeps_masses=True)
         n = min(n_rows, 12)
         for name in ("observations", "next_observations"):
             rows, old_rows = ((each.pos - n + np.arange(n)) % each.buffer_size for each in (other, buffer))

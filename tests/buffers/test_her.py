@@ -137,17 +137,15 @@ def test_virtual_transitions_update_priorities_only_with_update_from_virtual(upd
         buffer.update_priorities(batch.indices, np.ones(29))
 
 
-def test_sampling_before_the_first_finished_episode_raises_the_error_of_sb3():
+def test_sampling_before_the_first_finished_episode_raises_an_error_of_the_type_of_sb3():
     """A bad batch size still raises our own error."""
     env = make_env(2)
     buffer, stock = make_her(PrioritizedHerReplayBuffer, env), make_her(HerReplayBuffer, env)
     Player(env, buffer, stock).step(1)
     buffer.ep_length[:] = stock.ep_length[:] = 0
-    with pytest.raises(RuntimeError) as expected:
-        stock.sample(4)
-    with pytest.raises(RuntimeError) as actual:
-        buffer.sample(4)
-    assert str(actual.value) == str(expected.value)
+    for each in (stock, buffer):
+        with pytest.raises(RuntimeError, match="before the end of the first episode"):
+            each.sample(4)
     with pytest.raises(ValueError, match="0"):
         buffer.sample(0)
 

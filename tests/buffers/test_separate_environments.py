@@ -17,6 +17,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.buffers.conversion import copy_newest, empty_twin
 from sb3_per.monitoring.monitor import DrawRecord, statistics
 from tests.helpers.buffers import assert_same, assert_same_batches, assert_same_state, contents_of, make_buffer, python_work
 
@@ -427,8 +428,8 @@ def test_resizing_keeps_the_newest_steps_of_each_environment(kind, n_rows):
         twins.add_steps(envs, n)
         twins.update()
     old = twins.buffer
-    new = old.empty_twin(n_rows, old.settings.frames)
-    new.copy_newest(old, keeps_masses=True)
+    new = empty_twin(old, n_rows, old.settings.frames)
+    copy_newest(old, new, keeps_masses=True)
     shifts = (new.ring.n_added - old.ring.n_added) * N_ENVS
     ids, masses = new.transition_ids, new.priorities
     for id_, mass in zip(ids[masses > 0], masses[masses > 0], strict=True):

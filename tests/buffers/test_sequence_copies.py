@@ -13,6 +13,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.buffers.conversion import copy_newest, empty_twin
 from tests.helpers.buffers import assert_same_batches, assert_same_state, fill
 from tests.helpers.sequence_reference import SHAPES, SPACES, Reference, make_sequences, played
 
@@ -56,8 +57,8 @@ def test_resizing_keeps_the_newest_windows(n_rows, n_played):
     if buffer.priorities.any():
         batch = buffer.sample(9)
         buffer.update_priorities(batch.indices, np.random.default_rng(0).normal(size=(4, 9)))
-    other = buffer.empty_twin(n_rows, None)
-    other.copy_newest(buffer, keeps_masses=True)
+    other = empty_twin(buffer, n_rows, None)
+    copy_newest(buffer, other, keeps_masses=True)
     masses = dict(zip(buffer.rewards.ravel().tolist(), buffer.priorities.ravel().tolist(), strict=True))
     slots = np.flatnonzero(other.priorities)
     for slot in slots:

@@ -292,13 +292,13 @@ class Faulty(PriorityScheme):
 @pytest.mark.parametrize("method", ["priority", "mass", "new_mass"])
 def test_bad_numbers_from_a_scheme_are_refused(method):
     """The number is refused before it enters the tree."""
-    for value in (np.inf, np.nan, -1.0):
+    for value in (np.inf, np.nan, -1.0, 0.0):
         buffer = make_buffer(4, scheme=Faulty(method, value))
         fill([buffer], 4)
         if method != "priority":
             with pytest.raises(ValueError, match=str(value)):
                 buffer.sample(2)  # the first draw asks for the mass of new transitions
-        elif value != -1.0:  # the default `mass` replaces a negative priority
+        elif value not in (-1.0, 0.0):  # the default `mass` replaces a priority that is not above 0
             before, max_priority = buffer.priorities, buffer.max_priority
             with pytest.raises(ValueError, match=str(value)):
                 buffer.update_priorities([0, 1], [1.0, 2.0])
@@ -310,12 +310,13 @@ def test_a_refused_mass_changes_nothing():
     buffer = make_buffer(4, scheme=Faulty("", 0.0))
     fill([buffer], 4)
     buffer.sample(2)
-    buffer.scheme.method, buffer.scheme.value = "mass", np.nan
-    before = buffer.priorities
-    with pytest.raises(ValueError, match="nan"):
-        buffer.update_priorities([0, 1], [1.0, 2.0])
-    np.testing.assert_array_equal(buffer.priorities, before)
-    assert buffer.max_priority == 1.0
+    for value in (np.nan, 0.0):
+        buffer.scheme.method, buffer.scheme.value = "mass", value
+        before = buffer.priorities
+        with pytest.raises(ValueError, match=str(value)):
+            buffer.update_priorities([0, 1], [1.0, 2.0])
+        np.testing.assert_array_equal(buffer.priorities, before)
+        assert buffer.max_priority == 1.0
 
 
 def test_reduce_refuses_bad_shapes():

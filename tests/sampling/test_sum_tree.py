@@ -128,7 +128,7 @@ def test_draw_finds_the_prefix_sums():
 
 @pytest.mark.parametrize("capacity", [1, 65, 513])
 def test_find_in_a_part_equals_cumsum_of_its_leaves(capacity):
-    """Check every boundary to the ulp, in any range of leaves, including ranges that wrap around to leaf 0."""
+    """Check every boundary to the ulp, in any range of slots, including ranges that wrap around to slot 0."""
     rng = np.random.default_rng(capacity)
     masses = integer_masses(rng, capacity)
     tree = filled(masses)
