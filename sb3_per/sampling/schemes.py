@@ -481,7 +481,7 @@ class Shuffled(PriorityScheme):
 
 
 #: All schemes of this package by name, which is also their name in files.
-SCHEMES: dict[str, Callable[..., PriorityScheme]] = {
+SCHEMES: dict[str, type[Any]] = {
     "proportional": Proportional,
     "rank": RankBased,
     "lap": LAP,
