@@ -35,7 +35,7 @@ def make(name: str, stock: bool = False, **kwargs: Any) -> Any:
     mine, theirs, arguments = ALGORITHMS[name]
     policy_kwargs = {"net_arch": [4, 4], **arguments.get("policy_kwargs", {}), **kwargs.pop("policy_kwargs", {})}
     arguments = dict(buffer_size=80, batch_size=BATCH_SIZE, seed=0, learning_starts=20) | arguments | kwargs
-    env = arguments.pop("env", "CartPole-v1" if name == "dqn" else "Pendulum-v1")
+    env = arguments.pop("env", "Pendulum-v1" if mine.has_actor else "CartPole-v1")
     policy = arguments.pop("policy", "MlpPolicy")
     return (theirs if stock else mine)(policy, env, **{**arguments, "policy_kwargs": policy_kwargs})
 
