@@ -134,7 +134,7 @@ def test_tuning_refuses_a_scheme_object():
     assert trial.params == {}
 
 
-@pytest.mark.parametrize("algo", [a if a == "per_sac" else pytest.param(a, marks=pytest.mark.slow) for a in ALGORITHMS])
+@pytest.mark.parametrize("algo", [a if a == "per_dqn" else pytest.param(a, marks=pytest.mark.slow) for a in ALGORITHMS])
 def test_a_tuned_trial_can_be_trained_again(algo, zoo):
     """Settings that are not tuned keep the values of the file."""
     stored = ["--storage", "sqlite:///study.db", "--study-name", "study"]
