@@ -1,4 +1,4 @@
-"""Show and check what a user gives to the class of an algorithm: arguments, order of the bases, own methods."""
+"""Show and check what a user gives to the class of an algorithm: arguments, the order of its bases, a ``train`` of its own."""
 
 import difflib
 import inspect
@@ -16,26 +16,26 @@ def show_arguments(cls: type, changed_defaults: dict[str, Any]) -> None:
     Let ``inspect.signature`` and editors show the arguments of the stock constructor and those that this package adds, for the
     class and for its ``__init__``.
 
-    ``__init__(self, *args, double_q=False, **kwargs)`` alone would show four names. Scripts that select hyperparameters by the
-    signature would lose all others.
+    Our constructors name only what they add, e.g. ``__init__(self, *args, double_q=False, **kwargs)``. Scripts that select
+    hyperparameters by the signature would miss all other arguments.
 
     :param cls: class of an algorithm
     :param changed_defaults: defaults that differ from the stock constructor's, by name
     """
-    shown: dict[str, inspect.Parameter] = {}
+    added: dict[str, inspect.Parameter] = {}
+    parameters: dict[str, inspect.Parameter] = {}
     for init in _constructors(cls):
         parameters = dict(inspect.signature(init).parameters)
-        if _is_ours(init):
-            added = {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-            shown = {**added, **shown}
-            continue
-        # The stock constructor, or one of the user's.
-        if shown:  # ours stands left of it, and gives it our defaults
-            for name in changed_defaults.keys() & parameters.keys():
-                parameters[name] = parameters[name].replace(default=changed_defaults[name])
-        shown = {**parameters, **shown}
-        break
-    signature = inspect.Signature(sorted(shown.values(), key=lambda p: p.kind))
+        if not _is_ours(init):
+            break  # the stock constructor, or one of the user's, has all other arguments
+        for name, parameter in parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                added.setdefault(name, parameter)
+    if added:  # a constructor of ours calls the other one, with our defaults
+        for name in changed_defaults.keys() & parameters.keys():
+            parameters[name] = parameters[name].replace(default=changed_defaults[name])
+    shown = {**parameters, **added}
+    signature = inspect.Signature(sorted(shown.values(), key=lambda parameter: parameter.kind))
     own = vars(cls).get("__init__")
     if own is not None and _is_ours(own):
         own.__signature__ = signature
@@ -65,9 +65,9 @@ def check_order(cls: type, mixin: type) -> None:
     :param mixin: class of this package that must stand left of the stock algorithm, or a parent of it
     :raises TypeError: if the stock algorithm stands left, so that its own ``train`` would run
     """
-    bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))
-    has_stock_train = super(mixin, cls).train is not OffPolicyAlgorithm.train  # type: ignore[arg-type]
-    if not has_stock_train and bases != list(cls.__bases__):
+    bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))  # ours first
+    has_stock_right_of_it = super(mixin, cls).train is not OffPolicyAlgorithm.train  # type: ignore[arg-type]
+    if not has_stock_right_of_it and bases != list(cls.__bases__):
         raise TypeError(
             f"{cls.__name__} has no stock algorithm right of {bases[0].__name__}, so train() would ignore priorities. "
             f"Write class {cls.__name__}({', '.join(base.__name__ for base in bases)})"
@@ -82,7 +82,7 @@ def check_arguments(cls: type, keywords: dict[str, Any]) -> None:
     :param keywords: keyword arguments of its constructor
     :raises TypeError: for an unknown keyword; the message names the argument or setting that was probably meant
     """
-    # This holds because `show_arguments` has given our own constructors, too, a signature with all names.
+    # It has all names: `show_arguments` completes the signatures of our own constructors.
     parameters = inspect.signature(cls).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
@@ -111,7 +111,7 @@ def _constructors(cls: type) -> Iterator[Any]:
 
 
 def _is_ours(init: Any) -> bool:
-    """Whether a constructor is one of this package, which passes on all that it does not name."""
+    """Tell whether a constructor is one of this package, which passes on all arguments that it does not name."""
     return package_of(init) == "sb3_per"
 
 

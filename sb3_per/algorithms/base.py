@@ -1,4 +1,4 @@
-"""What all prioritized algorithms share, whether their networks are of PyTorch or of JAX: buffer, learning, files and logs."""
+"""What all prioritized algorithms share, with networks in PyTorch or in JAX: the buffer, learning, files and logs."""
 
 import functools
 import pathlib
@@ -29,7 +29,8 @@ from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path
 
 class PrioritizedAlgorithm(OffPolicyAlgorithm):
     """
-    Prioritized replay for an off-policy algorithm, without its networks. It stands left of the stock algorithm.
+    Prioritized replay for an off-policy algorithm, without its networks. Write it left of the stock algorithm; its subclasses
+    :class:`~sb3_per.algorithms.torch_loop.PrioritizedOffPolicyMixin` and ``sb3_per.sbx.PrioritizedJaxMixin`` do the training.
 
     The constructor is the stock algorithm's. ``replay_buffer_class=None`` picks the prioritized buffer that fits the
     observation space, and a buffer class of SB3 is replaced by its prioritized counterpart. ``replay_buffer_kwargs``
@@ -41,23 +42,23 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         contradicts the one in ``replay_buffer_kwargs``
     """
 
-    #: Whether the loss is one of scalar TD errors, which LAP and PAL replace by their own.
+    #: Whether the critics' loss is one of scalar TD errors. LAP and PAL replace it, and are refused where there is none.
     has_scalar_td_loss: ClassVar[bool] = True
 
-    #: Whether a network other than the critics chooses actions.
+    #: Whether a network other than the critics chooses actions. Without one, ``actor_batch="uniform"`` is refused.
     has_actor: ClassVar[bool] = True
 
-    #: Whether actors can act with copies of the policy.
+    #: Whether the actors of :mod:`sb3_per.distributed` can act with copies of the policy. If not, they are refused.
     can_act_in_copies: ClassVar[bool] = True
 
-    #: Defaults that differ from those of the stock constructor, by name.
+    #: Arguments of the stock constructor that have another default here, by name. The signature shows them, and the
+    #: constructor applies them with :func:`~sb3_per.algorithms.arguments.with_defaults`.
     changed_defaults: ClassVar[dict[str, Any]] = {}
 
-    #: Number of priorities that came too late, after their transition was overwritten. Counts all calls of ``train``; not
-    #: saved.
+    #: Number of priorities, over all calls of ``train``, that came after their transition was overwritten. Not saved.
     n_stale_updates = 0
 
-    # Whether the newest step in the buffer comes right before `_last_obs`.
+    # Whether the next step follows the newest one in the buffer. If not, `learn` ends the episodes in the buffer.
     _buffer_continues = False
 
     # ---- construction
@@ -78,7 +79,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     def _setup_model(self) -> None:
         buffer_choice.choose(self)
         given_buffer = vars(self)["replay_buffer"]
-        if given_buffer is not None:  # `load` may have set it beside the property
+        if given_buffer is not None:
+            # SB3's `load` sets attributes past the property, which makes a buffer of SB3 prioritized.
             self.replay_buffer = given_buffer
         # The stock algorithm makes the buffer from this attribute, which holds all settings meanwhile. The model keeps, and
         # saves, only the user's.
@@ -112,7 +114,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: for any other class, or a buffer of another shape. Nothing changes then
         :raises NotImplementedError: for a buffer that the algorithm cannot learn from. Nothing changes then
         """
-        # Under the name of the property, where SB3's `save` expects and leaves out the buffer.
+        # Kept under the name of the property, because SB3's `save` leaves this name out.
         try:
             buffer: PrioritizedReplayBuffer = vars(self)["replay_buffer"]
         except KeyError:
@@ -135,6 +137,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         del vars(self)["replay_buffer"]
 
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
+        """Choose the class of the buffer where the user names none, or one of SB3."""
         if isinstance(self.observation_space, spaces.Dict):
             return PrioritizedDictReplayBuffer
         return PrioritizedReplayBuffer
@@ -149,7 +152,12 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         return settings
 
     def _check_buffer(self, buffer: PrioritizedReplayBuffer) -> None:
-        """Refuse what this algorithm cannot learn from, with ``NotImplementedError``."""
+        """
+        Refuse a buffer that this algorithm cannot learn from.
+
+        :param buffer: the buffer
+        :raises NotImplementedError: for a combination that is not supported
+        """
         buffer_choice.check_supported(self, buffer)
 
     def _empty_buffer(self) -> PrioritizedReplayBuffer:
@@ -252,13 +260,12 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         prepared = super()._setup_learn(*args, **kwargs)
         was_reset = self._last_obs is not last_obs
         if was_reset or not self._buffer_continues:
-            # The next step does not follow the newest one in the buffer.
             self.replay_buffer.end_episodes()
         self._buffer_continues = True
         return prepared
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
-        # SB3 calls this within `learn` alone, so that the progress of a loaded run does not count.
+        # SB3 calls this within `learn` alone. Elsewhere, e.g. in `pretrain`, the progress is that of an earlier run.
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
         self.replay_buffer.update_beta(self._current_progress_remaining)
 
@@ -324,7 +331,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     def _log(self, metrics: MeanMetrics) -> None:
         """
-        Log a call of ``train``.
+        Log the means over a call of ``train``.
 
         :param metrics: metrics of its gradient steps
         """
@@ -378,16 +385,16 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :param kwargs: attributes to change
         :return: the model
         """
-        if kwargs.get("replay_buffer_class", cls) is None:
-            del kwargs["replay_buffer_class"]  # take the class of the zip, so that HER stays HER
+        if "replay_buffer_class" in kwargs and kwargs["replay_buffer_class"] is None:
+            del kwargs["replay_buffer_class"]  # the class of the zip, so that HER stays HER
         saved = checkpoints.read_saved(path, custom_objects)
         checkpoints.check_policy(cls, saved.policy_class)  # type: ignore[arg-type]
         replaced = {*kwargs, *(custom_objects or {})}
         if "replay_buffer_kwargs" not in replaced:
-            # SB3 sets keyword arguments as attributes before it makes the buffer.
+            # SB3 makes these arguments attributes, and then makes the buffer from them.
             kwargs["replay_buffer_kwargs"] = saved.buffer_settings(replaced)
         model: Any = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
-        vars(model).pop(checkpoints.ENTRY, None)
+        vars(model).pop(checkpoints.ENTRY, None)  # SB3 makes all entries of the zip attributes
         model.replay_buffer.beta = max(model.replay_buffer.beta, saved.beta)
         return model
 
@@ -445,7 +452,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             else:
                 self._load_buffer_pickle(path, truncate_last_traj)
         except BaseException:
-            # SB3 may have assigned a buffer that does not fit.
+            # SB3 may have assigned a buffer that does not fit: restore all attributes.
             for name in attributes.keys() - before.keys():
                 del attributes[name]
             attributes.update(before)

@@ -50,7 +50,15 @@ def choose(model: "PrioritizedAlgorithm") -> None:
 
 
 def _move_to_algorithm(model: "PrioritizedAlgorithm", settings: dict[str, Any], name: str, allowed: Allowed) -> None:
-    """Make a setting that belongs to the algorithm an attribute of it, as SB3's ``NStepReplayBuffer`` takes it."""
+    """
+    Make a setting an attribute of the algorithm, to which it belongs. SB3's users give it to ``NStepReplayBuffer``, too.
+
+    :param model: the algorithm
+    :param settings: settings of the buffer; this one is removed
+    :param name: ``"n_steps"`` or ``"gamma"``
+    :param allowed: its allowed values
+    :raises ValueError: for a value that is not allowed, or that contradicts the algorithm's
+    """
     if name not in settings:
         return
     value = settings.pop(name)
@@ -66,7 +74,7 @@ def _move_to_algorithm(model: "PrioritizedAlgorithm", settings: dict[str, Any], 
 
 
 def _prioritized_class(model: "PrioritizedAlgorithm") -> type[PrioritizedReplayBuffer]:
-    """Replace a class of SB3: HER stays HER, and all others become the default of the algorithm."""
+    """Replace a class of SB3: HER stays HER, and any other becomes the algorithm's default, which fits its observations."""
     given = model.replay_buffer_class
     if given is None or (given in PRIORITIZED_CLASSES and not issubclass(given, HerReplayBuffer)):
         return model._default_buffer_class()
@@ -125,6 +133,7 @@ def has_hindsight(model: "PrioritizedAlgorithm") -> bool:
 
 
 def _check_prioritized(model: "PrioritizedAlgorithm", buffer_class: type) -> None:
+    """Refuse a class that is not prioritized, and name the one to derive from."""
     if issubclass(buffer_class, PrioritizedReplayBuffer):
         return
     name = type(model).__name__
@@ -222,7 +231,7 @@ def with_settings_of(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuf
     changed = _changed_settings(model, buffer)
     own_class: Any = model.replay_buffer_class
     if own_class is not type(buffer) and issubclass(own_class, type(buffer)):
-        # The class of this model, e.g. a user's, stores more, or elsewhere.
+        # The model's class, e.g. a user's, may store more than the file has, or elsewhere.
         arguments = {name: value for name, value in model._buffer_settings().items() if name in own_class.extra_arguments}
         made: PrioritizedReplayBuffer = own_class.from_replay_buffer(buffer, **{**arguments, **changed})
         return made
@@ -234,26 +243,35 @@ def with_settings_of(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuf
 def _changed_settings(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """Collect the settings of a model that differ from those of a loaded buffer, and warn of them."""
     wanted = model._buffer_settings()
-    have = settings_of(buffer)
-    of_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if wanted.get(name) is not None}
-    changed = {name: value for name, value in wanted.items() if name in have and have[name] != value}
-    told = [name for name in changed if name != "gamma" or model.n_steps > 1]  # only n-step returns use gamma
-    described = [f"{name}={have[name]!r} (this model: {changed[name]!r})" for name in told]
-    if _is_other_scheme(buffer, of_scheme):
-        changed.update(of_scheme)
-        scheme = make_scheme(**of_scheme)
+    found = settings_of(buffer)
+    wanted_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if wanted.get(name) is not None}
+    changed = {name: value for name, value in wanted.items() if name in found and found[name] != value}
+    described = []
+    for name, value in changed.items():
+        if name == "gamma" and model.n_steps == 1:
+            continue  # only n-step returns use it
+        described.append(f"{name}={found[name]!r} (this model: {value!r})")
+    if _is_other_scheme(buffer.scheme, wanted_scheme):
+        changed.update(wanted_scheme)
+        scheme = make_scheme(**wanted_scheme)
         described.append(f"scheme={buffer.scheme!r} (this model: {scheme!r}, all priorities become the largest)")
     if described:
         warnings.warn(f"The loaded buffer has other settings. Those of this model count: {', '.join(described)}")
     return changed
 
 
-def _is_other_scheme(buffer: PrioritizedReplayBuffer, asked_for: dict[str, Any]) -> bool:
-    """Tell whether a scheme differs in something that was asked for. A scheme object brings all of its settings."""
-    scheme = asked_for.get("scheme")
+def _is_other_scheme(found: PriorityScheme, wanted: dict[str, Any]) -> bool:
+    """
+    Tell whether a scheme differs from the wanted one. What the user left to its default may differ.
+
+    :param found: scheme of a loaded buffer
+    :param wanted: what the user gave of ``SCHEME_SETTINGS``
+    :return: whether its class or a wanted setting differs
+    """
+    scheme = wanted.get("scheme")
     if isinstance(scheme, PriorityScheme):
-        return not scheme.equals(buffer.scheme)
-    if scheme is not None and type(make_scheme(scheme)) is not type(buffer.scheme):
+        return not scheme.equals(found)
+    if scheme is not None and type(make_scheme(scheme)) is not type(found):
         return True
-    settings = buffer.scheme.settings
-    return any(settings.get(name, value) != value for name, value in asked_for.items() if name != "scheme")
+    settings = found.settings
+    return any(settings.get(name, value) != value for name, value in wanted.items() if name != "scheme")

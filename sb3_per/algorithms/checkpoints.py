@@ -1,4 +1,4 @@
-"""Save a model in a zip that the stock algorithm can load, too, and read what such a zip adds to the stock's."""
+"""Save a model in a zip that the stock algorithm can load, too, and read such a zip."""
 
 import io
 import json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: What SB3 takes as the path of a file.
 PathOrFile = str | pathlib.Path | io.BufferedIOBase
 
-#: The attribute, and so the entry of the zip, that this package adds.
+#: The entry that this package adds to a zip. SB3 saves attributes as entries, so it is an attribute for as long.
 ENTRY = "prioritized_replay"
 
 # Keyword arguments that SB3's buffers do not have.
@@ -38,8 +38,8 @@ _PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *S
 @contextmanager
 def stock_attributes(model: "PrioritizedAlgorithm") -> Iterator[None]:
     """
-    Within a ``with`` block, give a model attributes that the stock algorithm knows. SB3 saves attributes as they are, and the
-    stock algorithm knows neither our buffer classes nor our settings. These go into one more attribute, which it ignores.
+    Give a model, within a ``with`` block, attributes that the stock algorithm can load. SB3 saves attributes as they are, and
+    the stock algorithm knows neither our buffer classes nor our settings. These go into ``ENTRY``, which it ignores.
 
     :param model: the algorithm
     :return: context in which SB3 may save the model
@@ -68,10 +68,10 @@ def stock_attributes(model: "PrioritizedAlgorithm") -> Iterator[None]:
 
 def write_zip(path: PathOrFile, save: Callable[[Any], None]) -> None:
     """
-    Write a zip. One of the same name stays until the new one is complete.
+    Write a zip. An older one of the same name stays until the new one is complete.
 
-    :param path: path of the zip, with or without its suffix, or an open file
-    :param save: writes the zip to an open file
+    :param path: path of the zip, with or without its suffix; or an open file, which is written at once
+    :param save: function that writes the zip to an open file
     """
     if not isinstance(path, (str, pathlib.Path)):
         save(path)
@@ -79,7 +79,7 @@ def write_zip(path: PathOrFile, save: Callable[[Any], None]) -> None:
     path = pathlib.Path(path)
     if not path.suffix:
         path = path.with_name(f"{path.name}.zip")  # SB3's rule
-    path = path.resolve()  # a link stays a link
+    path = path.resolve()  # of the file behind a link, so that the link stays
     make_directory(path.parent)
     write_file(path, save)
     sync_directory(path.parent)
@@ -117,7 +117,7 @@ class Saved(NamedTuple):
 
     :param policy_class: class of the policy; ``None`` if it cannot be read
     :param stock_settings: ``replay_buffer_kwargs`` that the stock algorithm knows
-    :param own: what this package has added, settings and beta; empty for the zip of a stock algorithm
+    :param own: contents of ``ENTRY``: the other settings of the buffer, and beta; empty for the zip of a stock algorithm
     """
 
     policy_class: type | None
@@ -133,8 +133,8 @@ class Saved(NamedTuple):
         """
         Join all settings of the buffer.
 
-        :param replaced: names of the attributes that replace those of the zip
-        :return: ``replay_buffer_kwargs`` of the saved model, without settings that an attribute replaces
+        :param replaced: names of the attributes for which ``load`` was given other values
+        :return: ``replay_buffer_kwargs`` of the saved model, without an ``n_steps`` or ``gamma`` that was replaced
         :raises ValueError: if they cannot be read, e.g. because the class of a scheme is missing
         """
         if self.own and "settings" not in self.own:
@@ -153,7 +153,7 @@ def read_saved(path: PathOrFile, custom_objects: dict[str, Any] | None) -> Saved
     """
     Read what a zip says about a model, without its networks.
 
-    :param path: path of the zip, or an open file, which is left as it was
+    :param path: path of the zip; or an open file, whose position stays
     :param custom_objects: objects that replace objects of the zip
     :return: policy, settings and beta
     :raises ValueError: for a file that is no zip
@@ -174,7 +174,7 @@ def read_saved(path: PathOrFile, custom_objects: dict[str, Any] | None) -> Saved
     read = json_to_data(json.dumps({name: content[name] for name in names if name in content}), custom_objects)
     stock_settings = dict(read.get("replay_buffer_kwargs") or {})
     if read.get("n_steps", 1) > 1:
-        # SB3 has copied both from the attributes, which load() may change.
+        # SB3's own class has copied both from the attributes, which load() may change.
         stock_settings.pop("n_steps", None)
         stock_settings.pop("gamma", None)
     own = {} if read.get(ENTRY) is None else json_to_data(read[ENTRY])
@@ -182,11 +182,11 @@ def read_saved(path: PathOrFile, custom_objects: dict[str, Any] | None) -> Saved
 
 
 def _without_used_folder(settings: dict[str, Any]) -> dict[str, Any]:
-    """Leave out a folder that another run holds, which may go on while its model is evaluated."""
+    """Leave out a folder that another run still uses, so that its model can be loaded meanwhile, e.g. for an evaluation."""
     if settings.get("storage_folder") is None:
         return settings
     try:
-        Folder(settings["storage_folder"])  # released at once
+        Folder(settings["storage_folder"])  # takes the folder, and gives it back at once
     except (OSError, NotImplementedError) as error:
         warnings.warn(f"The loaded model keeps its transitions in RAM: {error}")
         return {name: value for name, value in settings.items() if name != "storage_folder"}
@@ -208,14 +208,17 @@ def check_policy(cls: type["PrioritizedAlgorithm"], policy_class: type | None) -
     found = next(known, None)
     if found is None or found in own:
         return
-    is_jax = package_of(found) == "sbx"
-    if is_jax != (package_of(own[0]) == "sbx"):
-        networks, package, own_package = "PyTorch", "sb3_per", "sb3_per.sbx"
-        if is_jax:
-            networks, package, own_package = "JAX", "sb3_per.sbx", "sb3_per"
+    holds_jax = package_of(found) == "sbx"
+    needs_jax = package_of(own[0]) == "sbx"
+    if holds_jax and not needs_jax:
         raise ValueError(
-            f"This zip holds networks of {networks}, which {cls.__name__} of {own_package} cannot load: import the class from "
-            f"{package}. A saved replay buffer loads in both"
+            f"This zip holds networks of JAX, which {cls.__name__} of sb3_per cannot load: import the class from sb3_per.sbx. "
+            "A saved replay buffer loads in both"
+        )
+    if needs_jax and not holds_jax:
+        raise ValueError(
+            f"This zip holds networks of PyTorch, which {cls.__name__} of sb3_per.sbx cannot load: import the class from "
+            "sb3_per. A saved replay buffer loads in both"
         )
     raise ValueError(
         f"This zip is not one of {cls.__name__}: its policy is {found.__name__}, and {cls.__name__} has {own[0].__name__}. "

@@ -30,7 +30,7 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
         model.learn(10_000)
     """
 
-    # Known once the model is set up; the stock class declares what they are before.
+    # The stock class declares the types that these have before the model is set up.
     log_ent_coef: Any
     target_entropy: Any
 
@@ -41,8 +41,8 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
         with th.no_grad():
             self.actor.set_bn_training_mode(False)
             next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
-        # There is no target network. Both halves pass the critic together, so that batch normalization sees the mixture of
-        # current and next observations.
+        # There is no target network. Current and next observations pass the critics together, so that batch normalization
+        # takes its statistics from both.
         both_observations = th.cat([batch.observations, batch.next_observations])
         both_actions = th.cat([batch.actions, next_actions])
         self.critic.set_bn_training_mode(True)

@@ -38,9 +38,9 @@ class PERQRDQN(PrioritizedOffPolicyMixin, QRDQN):
         with th.no_grad():
             next_quantiles = self.quantile_net_target(batch.next_observations)  # (batch_size, n_quantiles, n_actions)
             next_actions = next_quantiles.mean(dim=1).argmax(dim=1)
-            targets = td_target(batch, self.gamma, _of_actions(next_quantiles, next_actions))
+            targets = td_target(batch, self.gamma, _quantiles_of(next_quantiles, next_actions))
         actions = batch.actions.long().squeeze(dim=1)
-        quantiles = _of_actions(self.quantile_net(batch.observations), actions)
+        quantiles = _quantiles_of(self.quantile_net(batch.observations), actions)
         losses = quantile_huber_losses(quantiles, targets).sum(dim=1).mean(dim=1, keepdim=True)
         td_errors = targets.mean(dim=1) - quantiles.mean(dim=1)
         return losses, td_errors.unsqueeze(dim=1)
@@ -53,7 +53,7 @@ class PERQRDQN(PrioritizedOffPolicyMixin, QRDQN):
         return td_errors, {"loss": loss}
 
 
-def _of_actions(quantiles: th.Tensor, actions: th.Tensor) -> th.Tensor:
+def _quantiles_of(quantiles: th.Tensor, actions: th.Tensor) -> th.Tensor:
     """
     Select the quantiles of actions.
 

@@ -31,7 +31,7 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
         model.learn(10_000)
     """
 
-    # Known once the model is set up; the stock class declares what they are before.
+    # The stock class declares the types that these have before the model is set up.
     log_ent_coef: Any
     target_entropy: Any
 
@@ -52,7 +52,7 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
     def _update(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         if self.use_sde:
             self.actor.reset_noise()  # log_std has changed since the last gradient step
-        # SAC draws these actions before the next actions of the target.
+        # As in SAC, draw these actions before the next actions of the target: the order decides the random numbers.
         observations = self._actor_observations(batch)
         actions, log_prob = self.actor.action_log_prob(observations)
         log_prob = log_prob.reshape(-1, 1)

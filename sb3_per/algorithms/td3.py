@@ -17,8 +17,8 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
     those of TD3 with LAP and PAL on four of five MuJoCo tasks after a million steps, and with plain PER on two. In our runs
     of 100,000 steps on HalfCheetah, none of the three could be told from TD3.
 
-    The critics' loss is weighted, the actor's is not. The priority of a transition
-    comes from its absolute TD error: the mean over the twin critics, or the maximum with LAP and PAL.
+    The critics' loss is weighted, the actor's is not. The priority of a transition comes from its absolute TD error: the mean
+    over the twin critics, or the maximum with LAP and PAL.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``kappa``, ``actor_batch`` and others. All other arguments are those of ``stable_baselines3.TD3``, with the
@@ -73,8 +73,7 @@ class PERDDPG(PERTD3, DDPG):
     It is TD3 with one critic, without delay and without target smoothing. Use it to compare with older results;
     :class:`PERTD3` is more stable.
 
-    The critic's loss is weighted, the actor's is not. The priority of a transition
-    comes from its absolute TD error.
+    The critic's loss is weighted, the actor's is not. The priority of a transition comes from its absolute TD error.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``actor_batch`` and others. All other arguments are those of ``stable_baselines3.DDPG``, with

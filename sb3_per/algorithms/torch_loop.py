@@ -39,7 +39,8 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
 
     def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         """
-        Compute the losses of the critics. Only random generators and statistics of batch normalization change.
+        Compute the losses of the critics. This updates nothing; only random generators and statistics of batch normalization
+        may change.
 
         :param batch: drawn transitions
         :return: the algorithm's own loss without weights, shape (batch_size, n), and signed TD errors, target minus estimate,
@@ -71,15 +72,16 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
         self.policy.set_training_mode(True)
         optimizers = self._optimizers()
         self._update_learning_rate(optimizers)
+        # In each call, as for the learning rate: `load`, `set_parameters` or a user may have replaced optimizers and settings.
         use_fast_steps(optimizers)
 
         metrics = MeanMetrics()
         for gradient_step in range(gradient_steps):
             self._n_updates += 1
             batch = self._draw(batch_size, gradient_step, gradient_steps)
-            td_errors, of_update = self._update(batch, gradient_step)
+            td_errors, step_metrics = self._update(batch, gradient_step)
             self._update_priorities(batch, td_errors, metrics)
-            metrics.add(of_update, batch.weights)
+            metrics.add(step_metrics, batch.weights)
         self._log(metrics)
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
@@ -89,7 +91,7 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
         :param batch: transitions, drawn or made by hand
         :return: signed TD errors without gradient, shape (batch_size, n_critics)
         """
-        # CrossQ moves statistics of batch normalization in a forward pass, and switches modes around it.
+        # The forward pass of CrossQ changes statistics of batch normalization and modes of layers: restore both.
         statistics = [(buffer, buffer.clone()) for buffer in self.policy.buffers()]
         modes = [(module, module.training) for module in self.policy.modules()]
         with th.no_grad():
@@ -104,11 +106,11 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
 
     def _actor_observations(self, batch: PrioritizedReplayBufferSamples) -> Any:
         """
-        Choose the observations that the actor learns from: those of the batch, or with ``actor_batch="uniform"`` a draw of
-        their own.
+        Choose the observations that the actor learns from: those of the batch, or with ``actor_batch="uniform"`` as many that
+        are drawn uniformly.
 
-        The batch is full of large TD errors. The critics are wrong there, and so is their gradient for the actor (arXiv
-        2209.00532).
+        A prioritized batch is full of large TD errors. The critics are wrong there, and so is the gradient that they give the
+        actor (arXiv 2209.00532).
 
         :param batch: batch of the critics
         :return: observations, as many as in the batch

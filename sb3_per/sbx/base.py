@@ -33,7 +33,7 @@ Metrics = dict[str, Any]
 @dataclass(frozen=True)
 class Options:
     """
-    Values that the compiler must know. The update is compiled again for each new combination. An algorithm with further ones
+    Values that the compiler must know. The update is compiled again for each new combination. An algorithm with more of them
     has a subclass.
 
     :param scheme: prioritization scheme
@@ -51,7 +51,7 @@ class Step(NamedTuple):
     :param networks: train states
     :param key: random key
     :param batch: drawn transitions
-    :param hyperparameters: numbers such as ``tau``, by name. They may change without another compilation
+    :param hyperparameters: numbers such as ``tau``, by name. If they change, nothing is compiled again
     :param options: what the compiler must know
     """
 
@@ -65,11 +65,11 @@ class Step(NamedTuple):
         self, update: Callable[[], tuple[Networks, jax.Array, Metrics]], skipped: tuple[Networks, jax.Array]
     ) -> Any:
         """
-        Call ``update`` if it is the actor's turn.
+        Update the actor if it is its turn, see ``policy_delay``.
 
-        :param update: returns train states, the next key, and metrics to log
-        :param skipped: train states and key otherwise
-        :return: train states, the next key, and metrics, which are zeros if it is not the turn
+        :param update: function that returns train states, the next key, and metrics to log
+        :param skipped: train states and key if it is not its turn
+        :return: train states, the next key, and metrics, which are zeros if it is not its turn
         """
         if self.options.policy_delay == 1:
             return update()
@@ -115,7 +115,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
     #: Number of gradient steps from one update of the actor to the next.
     policy_delay: int = 1
 
-    #: Size of the batches of a call that go to the device together, bytes. A larger call goes in several parts.
+    #: Largest size of the batches that go to the device together, bytes. A call of ``train`` with more goes in several parts.
     max_bytes_ahead: int = 2**28
 
     #: Functions of SBX that are never called, because ``_update`` computes the critics' loss.
@@ -136,7 +136,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         raise NotImplementedError(f"{type(self).__name__} must implement _set_networks(), which replaces the train states")
 
     def _hyperparameters(self) -> dict[str, Any]:
-        """Return the numbers of the update, by name. They may change without another compilation."""
+        """Return the numbers of the update, by name. If they change, nothing is compiled again."""
         return {}
 
     def _options(self) -> Options:
@@ -178,9 +178,9 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             rows = np.asarray(logged.values)  # the only transfer from the device
             for batch, arrays, row in zip(batches, inputs, rows, strict=False):  # `stacked` adds rows
                 self._n_updates += 1
-                td_errors, of_update = logged.unpack(row, bool(arrays.updates_actor))
+                td_errors, step_metrics = logged.unpack(row, bool(arrays.updates_actor))
                 self._update_priorities(batch, td_errors, metrics)
-                metrics.add(of_update)
+                metrics.add(step_metrics)
         self._log(metrics)
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> np.ndarray:
@@ -199,10 +199,10 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         self, batch_size: int | None, n_done: int, gradient_steps: int
     ) -> tuple[list[PrioritizedReplayBufferSamples], list[Batch]]:
         """
-        Draw the batches of as many gradient steps as fit on the device together.
+        Draw the batches of the next gradient steps, as many as go to the device together.
 
         :param batch_size: number of transitions of an update
-        :param n_done: number of steps of this call of ``train`` before these
+        :param n_done: number of steps that this call of ``train`` has made
         :param gradient_steps: number of steps of the call
         :return: the batches, and their arrays
         """
@@ -230,7 +230,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         if self.replay_buffer.settings.actor_batch != "uniform":
             return arrays
         if not updates_actor:
-            return arrays._replace(actor_observations=arrays.observations)  # not used, but of the right shape
+            return arrays._replace(actor_observations=arrays.observations)  # not used, but all batches need the same form
         drawn = self.replay_buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
         return arrays._replace(actor_observations=as_input(drawn, self.observation_space))
 
@@ -287,6 +287,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         """
 
         def make_step(number: Any, networks: Any, key: jax.Array) -> tuple[Any, jax.Array, Logged]:
+            """Update the networks once, on the batch of this number."""
             batch = jax.tree.map(lambda array: array[number], batches)
             updated = cls._update(Step(networks, key, batch, hyperparameters, options))
             metrics = {**updated.metrics, **weight_metrics(batch.weights)}
@@ -294,11 +295,12 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             return updated.networks, updated.key, logged
 
         n_rows = batches.scalars.shape[0]
-        if n_rows == 1:  # a loop of one step would cost time
+        if n_rows == 1:  # without a loop, which would take time
             networks, key, logged = make_step(0, networks, key)
             return networks, key, jax.tree.map(lambda array: array[None], logged)
 
         def body(number: Any, carry: tuple[Any, jax.Array, Logged]) -> tuple[Any, jax.Array, Logged]:
+            """Make a step, and write what it logs into its row."""
             networks, key, all_logged = carry
             networks, key, logged = make_step(number, networks, key)
             return networks, key, jax.tree.map(lambda rows, row: rows.at[number].set(row), all_logged, logged)
@@ -316,13 +318,14 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         self._set_networks(typed(self._networks()))
 
     def _reset_networks(self) -> None:
-        """Reset parameters as SBX does, see ``param_resets``. Keep the functions, so that nothing is compiled again."""
+        """Reset parameters as SBX does, see ``param_resets``."""
         before = self._networks()
         n_resets = self.reset_idx
         self._maybe_reset_params()
         if self.reset_idx > n_resets:
-            leaves = jax.tree.leaves(typed(self._networks()))
-            self._set_networks(jax.tree.unflatten(jax.tree.structure(before), leaves))
+            # The new numbers with the functions from before, because new functions would be compiled again.
+            numbers = jax.tree.leaves(typed(self._networks()))
+            self._set_networks(jax.tree.unflatten(jax.tree.structure(before), numbers))
 
     def _check_buffer(self, buffer: PrioritizedReplayBuffer) -> None:
         super()._check_buffer(buffer)
@@ -333,7 +336,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             raise NotImplementedError(f"{type(self).__name__} with {buffer.scheme} is not supported: {error}") from error
 
     def _check_overridden(self) -> None:
-        """Refuse functions of a user that are never called."""
+        """Refuse a user's override of a function of SBX that is never called."""
         for cls in type(self).__mro__:
             for name in self.unused_functions:
                 if is_of_user(cls) and name in vars(cls):
@@ -345,10 +348,10 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
 def typed(networks: Any) -> Any:
     """
-    Give all numbers of train states the type that an update returns. To the compiler, a Python number and an array that came
-    from one have different types, so it would compile the second update again.
+    Turn all numbers of train states into arrays, as an update returns them. To the compiler, a Python number and an array have
+    different types, so that it would compile the second update again.
 
     :param networks: train states
-    :return: the same, with arrays
+    :return: train states with arrays
     """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), networks)

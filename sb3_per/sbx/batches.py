@@ -13,7 +13,7 @@ from gymnasium import spaces
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 #: Columns of ``Batch.scalars``: rewards or n-step returns, 1 at terminal states, the factor of the next value, and
-#: importance-sampling weights. They are one array, because each array takes a transfer.
+#: importance-sampling weights. They are one array, because each array takes a transfer to the device.
 COLUMNS = ("rewards", "dones", "discounts", "weights")
 
 
@@ -120,13 +120,15 @@ def stacked(batches: Sequence[Batch], n: int) -> Batch:
     :param n: length of the new axis; copies of the last batch fill it up
     :return: arrays whose first axis is the steps
     """
+    if n == 1:
+        return jax.tree.map(lambda array: array[None], batches[0])
     filled = [*batches, *[batches[-1]] * (n - len(batches))]
-    return jax.tree.map(lambda *arrays: arrays[0][None] if n == 1 else np.stack(arrays), *filled)
+    return jax.tree.map(lambda *arrays: np.stack(arrays), *filled)
 
 
 class Logged(struct.PyTreeNode):
     """
-    TD errors and metrics of a gradient step in one array, because reading several arrays takes a transfer for each.
+    TD errors and metrics of a gradient step in one array, because each array takes a transfer from the device.
 
     :param values: TD errors and metrics, float32 of shape (n,); with an axis of the steps before it, for several steps
     :param shape: shape of the TD errors, (batch_size, n_critics)

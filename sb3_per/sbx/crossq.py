@@ -49,8 +49,8 @@ class PERCrossQ(PrioritizedJaxMixin, CrossQ):
         next_actions = distribution.sample(seed=noise_key)
         next_log_prob = distribution.log_prob(next_actions)[:, None]
         ent_coef = entropy.apply_fn({"params": entropy.params})
-        # There is no target network. Both halves pass the critic together, so that batch normalization sees the mixture of
-        # current and next observations.
+        # There is no target network. Current and next observations pass the critics together, so that batch normalization
+        # takes its statistics from both.
         both_observations = jnp.concatenate([batch.observations, batch.next_observations])
         both_actions = jnp.concatenate([batch.actions, next_actions])
 

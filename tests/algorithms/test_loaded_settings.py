@@ -16,7 +16,7 @@ from sb3_per import LAP, PERDQN, PrioritizedHerReplayBuffer, Proportional
 from sb3_per.sampling.schemes import Shuffled
 
 SMALL: dict[str, Any] = dict(buffer_size=40, learning_starts=10, batch_size=4, policy_kwargs=dict(net_arch=[4]), seed=0)
-SETTINGS: dict[str, Any] = dict(scheme="lap", alpha=0.3, kappa=0.5, beta_start=0.2, recency=0.99)
+SETTINGS: dict[str, Any] = dict(scheme="lap", alpha=0.3, kappa=0.5, beta_start=0.2, recency=0.99, recency_min=5)
 
 # What saves the zip, and what a loaded model has: settings, beta, n_steps and gamma.
 SAVED: dict[str, tuple[Any, dict[str, Any], Any]] = {

@@ -171,7 +171,7 @@ def test_nan_in_the_padding_has_no_effect(learned):
     assert not th.equal(found[0][-1], log_ent_coef)
 
 
-def test_steps_are_selected_and_laid_out(learned):
+def test_steps_are_selected_and_put_back_into_windows(learned):
     batch = learned.replay_buffer.sample(20)
     times = th.arange(8).reshape(8, 1) * 100 + th.arange(20)
     transitions = transitions_in(batch._replace(rewards=times[:6].float()), {})
@@ -180,7 +180,7 @@ def test_steps_are_selected_and_laid_out(learned):
     assert len(steps) == batch.mask.sum()
     assert th.equal(places[transitions.observations.places], numbers[:, 0])
     assert th.equal(places[transitions.next_observations.places], batch.next_steps[steps, windows] * 100 + windows)
-    assert th.equal(transitions.observations.laid_out(numbers)[..., 0], th.where(batch.mask, times[:6], 0))
+    assert th.equal(transitions.observations.in_windows(numbers)[..., 0], th.where(batch.mask, times[:6], 0))
     assert th.equal(transitions.weights, batch.weights[windows])
     np.testing.assert_array_equal(transitions.indices, batch.indices[windows])
 

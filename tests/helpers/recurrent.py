@@ -104,7 +104,7 @@ def critic_loss(model: Any, batch: Any) -> tuple[th.Tensor, th.Tensor]:
     transitions = transitions_of(model, batch)
     losses, td_errors = model._critic_losses(transitions)
     loss = model.replay_buffer.scheme.loss(losses, td_errors, transitions.weights)
-    return loss, transitions.observations.laid_out(td_errors)
+    return loss, transitions.observations.in_windows(td_errors)
 
 
 def spoiled(batch: Any) -> Any:

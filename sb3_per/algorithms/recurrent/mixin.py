@@ -1,7 +1,7 @@
 """
 Act and learn with recurrent states.
 
-Acting carries the states from step to step and stores each step with the states before it. Learning unrolls windows.
+Acting carries the states from step to step, and stores with each step the states before it. Learning unrolls windows.
 """
 
 from typing import Any
@@ -11,15 +11,16 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.noise import ActionNoise
 
-from sb3_per.algorithms.recurrent.networks import Memory, WindowSteps, at_starts, transitions_in, zero_states
+from sb3_per.algorithms.recurrent.networks import Memory, WindowSteps, transitions_in, zero_at_starts, zero_states
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 
 
 class RecurrentMixin(PrioritizedOffPolicyMixin):
     """
-    Prioritized replay of sequences, left of a prioritized algorithm: ``class PERRecurrentSAC(RecurrentMixin, PERSAC)``. The
-    policy has ``state_shapes`` and a ``predict`` with states.
+    Prioritized replay of sequences. Write it left of a prioritized algorithm: ``class PERRecurrentSAC(RecurrentMixin,
+    PERSAC)``. The policy is a :class:`~sb3_per.algorithms.recurrent.policies.RecurrentPolicy`, and the constructor sets
+    ``sequence_length`` and ``burn_in``.
 
     :raises ValueError: for an argument that contradicts ``replay_buffer_kwargs``
     """
@@ -31,11 +32,14 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     policy: Any
     policy_class: Any
 
-    # Number of learned steps, over all updates.
+    # Number of steps that all updates together have learned, repeats included.
     _n_learned = 0
 
-    # States before `_last_obs`; None before the first step.
+    # Recurrent states before `_last_obs`; None before the first step.
     _memory: Memory = None
+
+    # Recurrent states after it, from the choice of an action until its step is stored.
+    _next_memory: Memory = None
 
     # ---- acting
 
@@ -43,7 +47,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
         """
-        Choose actions as SB3 does, and advance the states, also if the actions are random.
+        Choose actions as SB3 does. The states follow the observations, also where the actions are random.
 
         :param learning_starts: number of steps with random actions
         :param action_noise: noise added to the actions
@@ -54,7 +58,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         memory = self._memory
         if memory is None or memory[0].shape[1] != n_envs:
             memory = zero_states(self.policy.state_shapes, n_envs)
-        self._memory = at_starts(memory, self._last_episode_starts)
+        self._memory = zero_at_starts(memory, self._last_episode_starts)
         actions, self._next_memory = self.predict(self._last_obs, self._memory, deterministic=False)
         is_warmup = self.num_timesteps < learning_starts
         if is_warmup and not (self.use_sde and self.use_sde_at_warmup):
@@ -103,7 +107,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         """
         transitions = transitions_in(batch, {})
         steps: WindowSteps = transitions.observations
-        return steps.laid_out(super().td_errors(transitions))
+        return steps.in_windows(super().td_errors(transitions))
 
     def _update(self, batch: Any, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         """
@@ -115,14 +119,14 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
             ``per/valid_fraction``, the share of the windows that is not padding, and ``per/replay_ratio``, how often a step
             has been learned so far
         """
-        # The network that acts stays the same until its own loss is computed, so unroll it once for all its uses.
+        # The network that acts changes in the last step of an update, after all of its uses: unroll it once for all.
         acting = self.policy.memories[0]
         transitions = transitions_in(batch, {acting: acting.unroll_memory(batch)})
         td_errors, metrics = super()._update(transitions, gradient_step)
         self._n_learned += len(transitions.indices)
         metrics["per/valid_fraction"] = batch.mask.float().mean()
         metrics["per/replay_ratio"] = th.tensor(self._n_learned / max(self.num_timesteps, 1))
-        return transitions.observations.laid_out(td_errors.detach()), metrics
+        return transitions.observations.in_windows(td_errors.detach()), metrics
 
     # ---- the buffer
 
@@ -146,7 +150,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
 class _WithStates:
     """
-    Stand for the buffer in SB3's ``_store_transition``, and add what SB3 does not know.
+    Take the place of the buffer in SB3's ``_store_transition``, and add what SB3 does not know.
 
     :param buffer: buffer that stores the step
     :param episode_starts: whether an episode starts there, bool array of shape (n_envs,)

@@ -23,7 +23,8 @@ Memory = tuple[np.ndarray, ...] | None
 
 class WindowSteps(NamedTuple):
     """
-    Steps of windows, which recurrent networks take in place of observations.
+    Single steps of windows. Recurrent networks take them in place of observations, so that the update of an algorithm without
+    an LSTM serves its recurrent twin, too.
 
     :param windows: batch of windows
     :param places: positions of the steps in the flattened windows, int64 of shape (n,)
@@ -36,7 +37,7 @@ class WindowSteps(NamedTuple):
     unrolled: "dict[RecurrentNetwork, th.Tensor]"
     without_gradient: "RecurrentNetwork | None" = None
 
-    def laid_out(self, values: th.Tensor) -> th.Tensor:
+    def in_windows(self, values: th.Tensor) -> th.Tensor:
         """
         Put values of the steps at their positions in the windows.
 
@@ -44,8 +45,8 @@ class WindowSteps(NamedTuple):
         :return: values, shape (sequence_length, n_windows, k), 0 in the padding
         """
         mask = self.windows.mask
-        in_windows = values.new_zeros(mask.numel(), values.shape[1]).index_copy(0, self.places, values)
-        return in_windows.reshape(*mask.shape, -1)
+        flat = values.new_zeros(mask.numel(), values.shape[1]).index_copy(0, self.places, values)
+        return flat.reshape(*mask.shape, -1)
 
 
 class RecurrentNetwork(BaseModel):
@@ -61,7 +62,7 @@ class RecurrentNetwork(BaseModel):
     #: Whether features of the observation also bypass the LSTM.
     features_pass_memory: ClassVar[bool] = False
 
-    #: Position of the network's states among the states that acting carries along.
+    #: Where the network's states, hidden and cell, are among the states that acting carries along.
     own_states: ClassVar[slice] = slice(0, 2)
 
     def __init__(self, *, features_dim: int, lstm_args: dict[str, Any], **kwargs: Any):
@@ -83,7 +84,7 @@ class RecurrentNetwork(BaseModel):
 
     def unroll_memory(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
         """
-        Warm up with the prefixes of windows, without gradient, and take all their steps.
+        Run the LSTM over windows: first over their prefixes, without gradient, then over all of their steps.
 
         :param batch: windows
         :return: input of SB3's network, shape (sequence_length + n_steps, n, n_features)
@@ -100,8 +101,8 @@ class RecurrentNetwork(BaseModel):
         """
         Compute the input of SB3's network. SB3's methods call this.
 
-        :param obs: steps of windows; or an output of :meth:`step_memory`, which is the input
-        :param features_extractor: ignored: the LSTM has seen its features
+        :param obs: steps of windows; or an output of :meth:`step_memory`, which is that input already
+        :param features_extractor: not used: its features have gone into the LSTM
         :return: shape (n, n_features)
         """
         if isinstance(obs, th.Tensor):
@@ -127,17 +128,20 @@ class RecurrentNetwork(BaseModel):
         :return: features, shape (T, n, n_features)
         """
 
-        def clean(part: th.Tensor) -> th.Tensor:
+        def without_padding(part: th.Tensor) -> th.Tensor:
             # Zeros in place of the padding, so that nothing in it reaches a gradient.
-            is_there = th.arange(len(part), device=part.device)[:, None] < lengths.to(part.device)
-            is_there = is_there.reshape(*is_there.shape, *[1] * (part.ndim - 2))
-            return th.where(is_there, part, th.zeros((), dtype=part.dtype)).flatten(0, 1)
+            is_step = th.arange(len(part), device=part.device)[:, None] < lengths.to(part.device)
+            is_step = is_step.reshape(*is_step.shape, *[1] * (part.ndim - 2))  # broadcasts over the axes of an observation
+            return th.where(is_step, part, th.zeros((), dtype=part.dtype)).flatten(0, 1)
 
-        features = self._features_of(tree_map(clean, observations))
+        features = self._features_of(tree_map(without_padding, observations))
         return features.reshape(-1, len(lengths), features.shape[-1])
 
     def _with_features(self, outputs: th.Tensor, features: th.Tensor) -> th.Tensor:
-        return th.cat([outputs, features], dim=-1) if self.features_pass_memory else outputs
+        """Append the features to the outputs of the LSTM, where they bypass it."""
+        if not self.features_pass_memory:
+            return outputs
+        return th.cat([outputs, features], dim=-1)
 
 
 # ---- LSTMs and their states
@@ -145,24 +149,39 @@ class RecurrentNetwork(BaseModel):
 
 def states_after(lstm: nn.LSTM, features: th.Tensor, lengths: th.Tensor, states: States) -> States:
     """
-    Take the steps of prefixes of different lengths.
+    Run an LSTM over prefixes of different lengths.
 
     :param lstm: the LSTM
     :param features: features, shape (T, n, n_features)
     :param lengths: lengths of the prefixes, from 0, shape (n,)
     :param states: states before the first step
-    :return: states after the last step of each
+    :return: states after the last step of each prefix
     """
     is_whole = lengths == len(features)
-    # Packing takes as long as the LSTM itself, and most prefixes are whole or empty.
-    for some, is_packed in ((is_whole, False), ((lengths > 0) & ~is_whole, True)):
-        if some.any():
-            inputs = features[:, some]
-            packed = pack_padded_sequence(inputs, lengths[some].cpu(), enforce_sorted=False) if is_packed else inputs
-            after = lstm(packed, tuple(state[:, some].contiguous() for state in states))[1]
-            places = some.nonzero()[:, 0]
-            states = tuple(state.index_copy(1, places, new) for state, new in zip(states, after, strict=True))
+    is_shorter = (lengths > 0) & ~is_whole
+    # Pack only where it is needed: it takes as long as the LSTM itself, and most prefixes are whole or empty.
+    if is_whole.any():
+        states = _states_after_inputs(lstm, features[:, is_whole], states, is_whole)
+    if is_shorter.any():
+        packed = pack_padded_sequence(features[:, is_shorter], lengths[is_shorter].cpu(), enforce_sorted=False)
+        states = _states_after_inputs(lstm, packed, states, is_shorter)
     return states
+
+
+def _states_after_inputs(lstm: nn.LSTM, inputs: Any, states: States, chosen: th.Tensor) -> States:
+    """
+    Run an LSTM over the inputs of some windows.
+
+    :param lstm: the LSTM
+    :param inputs: inputs of the chosen windows, shape (T, n_chosen, n_features), or packed
+    :param states: states of all windows, each of shape (n_layers, n, hidden)
+    :param chosen: which windows have inputs, bool of shape (n,)
+    :return: states of all windows; those that are not chosen stay
+    """
+    before = tuple(state[:, chosen].contiguous() for state in states)
+    _, after = lstm(inputs, before)
+    places = chosen.nonzero()[:, 0]
+    return tuple(state.index_copy(1, places, new) for state, new in zip(states, after, strict=True))
 
 
 def zero_states(shapes: tuple[tuple[int, int], ...], n: int) -> tuple[np.ndarray, ...]:
@@ -176,7 +195,7 @@ def zero_states(shapes: tuple[tuple[int, int], ...], n: int) -> tuple[np.ndarray
     return tuple(np.zeros((n_layers, n, hidden), np.float32) for n_layers, hidden in shapes)
 
 
-def at_starts(states: tuple[np.ndarray, ...], episode_starts: np.ndarray) -> tuple[np.ndarray, ...]:
+def zero_at_starts(states: tuple[np.ndarray, ...], episode_starts: np.ndarray) -> tuple[np.ndarray, ...]:
     """
     Set states to zero at starts of episodes.
 
@@ -204,19 +223,18 @@ def transitions_in(
     # Index instead of multiplying by the mask: 0 * NaN is NaN.
     places = windows.mask.flatten().nonzero()[:, 0]
     window = places % n_windows
-    after = windows.next_steps.flatten()[places] * n_windows + window
+    next_places = windows.next_steps.flatten()[places] * n_windows + window
 
     def at_steps(values: th.Tensor) -> th.Tensor:
         return values.flatten(0, 1)[places].reshape(len(places), -1)
 
-    ids = window.cpu().numpy()
     return PrioritizedReplayBufferSamples(
         observations=WindowSteps(windows, places, unrolled),
         actions=at_steps(windows.actions),
-        next_observations=WindowSteps(windows, after, unrolled),
+        next_observations=WindowSteps(windows, next_places, unrolled),
         dones=at_steps(windows.dones),
         rewards=at_steps(windows.rewards),
         discounts=at_steps(windows.discounts),
         weights=windows.weights[window],
-        indices=windows.indices[ids],
+        indices=windows.indices[window.cpu().numpy()],
     )

@@ -7,7 +7,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 
-from sb3_per.algorithms.recurrent.networks import Memory, RecurrentNetwork, at_starts, zero_states
+from sb3_per.algorithms.recurrent.networks import Memory, RecurrentNetwork, zero_at_starts, zero_states
 
 
 class RecurrentPolicy(BasePolicy):
@@ -22,7 +22,7 @@ class RecurrentPolicy(BasePolicy):
     :raises ValueError: for LSTMs that are bidirectional, batch first, or projected
     """
 
-    #: Names of the networks whose states acting carries along; the first one acts.
+    #: Names of the networks whose states acting carries along. The first network acts.
     memory_names: ClassVar[tuple[str, ...]]
 
     def __init__(
@@ -78,15 +78,23 @@ class RecurrentPolicy(BasePolicy):
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
         n_envs = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-        states = zero_states(self.state_shapes[:2], n_envs) if state is None else state
+        states = state
+        if states is None:
+            states = zero_states(self.state_shapes[:2], n_envs)  # hidden and cell state of the network that acts
         if episode_start is not None:
-            states = at_starts(states, episode_start)
+            states = zero_at_starts(states, episode_start)
         before = tuple(th.as_tensor(each, dtype=th.float32, device=self.device) for each in states)
+        # The network that acts is the first. Training also carries the states of the others, an evaluation does not.
+        networks = self.memories[: len(before) // 2]
+        inputs: list[th.Tensor] = []
+        after: list[np.ndarray] = []
         with th.no_grad():
-            steps = [each.step_memory(obs, before[each.own_states]) for each in self.memories[: len(before) // 2]]
-            chosen = self._predict(steps[0][0], deterministic)
-        after = tuple(each.cpu().numpy() for _, of_network in steps for each in of_network)
+            for network in networks:
+                network_input, new_states = network.step_memory(obs, before[network.own_states])
+                inputs.append(network_input)
+                after += [each.cpu().numpy() for each in new_states]
+            chosen = self._predict(inputs[0], deterministic)
         actions: np.ndarray = chosen.cpu().numpy().reshape(n_envs, *self.action_space.shape)  # type: ignore[misc]
         if isinstance(self.action_space, spaces.Box) and self.squash_output:
             actions = self.unscale_action(actions)
-        return actions if is_vectorized else actions.squeeze(axis=0), after
+        return actions if is_vectorized else actions.squeeze(axis=0), tuple(after)
