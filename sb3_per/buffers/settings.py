@@ -10,7 +10,14 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
-from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme, schemes_with
+from sb3_per.sampling.schemes import (
+    DEFAULT_EPSILON,
+    DEFAULT_KAPPA,
+    SCHEME_ARGUMENTS,
+    PriorityScheme,
+    make_scheme,
+    schemes_with,
+)
 from sb3_per.storage.mapped import absolute
 from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, check_argument, integer, number, words
 from sb3_per.utils.origin import is_of_user
@@ -155,7 +162,7 @@ def make_settings(cls: type, given: dict[str, Any]) -> PrioritySettings:
 
 
 #: Settings that make another scheme if they change.
-SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
+SCHEME_SETTINGS = ("scheme", *SCHEME_ARGUMENTS)
 
 #: Names that other libraries and older versions of RL Zoo use.
 OTHER_NAMES = {

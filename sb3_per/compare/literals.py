@@ -4,17 +4,10 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sb3_per.sampling.schemes import LAP, PAL, Proportional, RankBased, Uniform
+from sb3_per.sampling.schemes import SCHEMES
 
 # What may be called, with keyword arguments.
-_CALLED: dict[str, Callable[..., Any]] = {
-    "dict": dict,
-    "Proportional": Proportional,
-    "RankBased": RankBased,
-    "LAP": LAP,
-    "PAL": PAL,
-    "Uniform": Uniform,
-}
+_CALLED: dict[str, Callable[..., Any]] = {"dict": dict, **{scheme.__name__: scheme for scheme in SCHEMES.values()}}
 
 _ALLOWED = f"numbers, text in quotes, lists and so on, and {', '.join(_CALLED)} with keyword arguments, e.g. LAP(kappa=0.1)"
 

@@ -25,6 +25,9 @@ LARGEST_MASS = 1e290
 
 _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
+#: Settings of a buffer that go to the constructor of the scheme, if it takes them.
+SCHEME_ARGUMENTS = ("alpha", "epsilon", "kappa", "td_error_reduction")
+
 DEFAULT_EPSILON = 1e-6
 DEFAULT_KAPPA = 1.0
 
@@ -143,8 +146,8 @@ class PriorityScheme:
     @property
     def unused_settings(self) -> list[str]:
         """Names of the buffer's settings that have no effect with this scheme."""
-        arguments = inspect.signature(type(self)).parameters
-        unused = [name for name in ("alpha", "epsilon", "kappa", "td_error_reduction") if name not in arguments]
+        taken = inspect.signature(type(self)).parameters
+        unused = [name for name in SCHEME_ARGUMENTS if name not in taken]
         if not self.importance_sampling:
             unused += ["beta_start", "beta_end", "beta_anneal_steps"]
         if self.draws_uniformly:
@@ -478,7 +481,7 @@ class Shuffled(PriorityScheme):
 
 
 #: All schemes of this package by name, which is also their name in files.
-SCHEMES: dict[str, Callable[..., PriorityScheme]] = {
+SCHEMES: dict[str, type[Any]] = {
     "proportional": Proportional,
     "rank": RankBased,
     "lap": LAP,

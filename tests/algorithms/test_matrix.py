@@ -1,5 +1,6 @@
 """Every algorithm trains with every scheme, or refuses the combination with an error that names it."""
 
+import itertools
 import warnings
 from typing import Any
 
@@ -12,19 +13,11 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ
+from sb3_per.sampling.schemes import SCHEMES
 
 ALGORITHMS = (PERSAC, PERTD3, PERDDPG, PERDQN, PERQRDQN, PERTQC, PERCrossQ)
 # A diagonal: every algorithm and every scheme. Schemes with their own loss need scalar TD errors.
-COMBINATIONS = [
-    (PERSAC, "proportional"),
-    (PERSAC, "rank"),
-    (PERTD3, "pal"),
-    (PERDDPG, "lap"),
-    (PERDQN, "proportional"),
-    (PERQRDQN, "rank"),
-    (PERTQC, "uniform"),
-    (PERCrossQ, "lap"),
-]
+COMBINATIONS = list(zip(ALGORITHMS, itertools.cycle(SCHEMES), strict=False))
 POLICIES = {"box": "MlpPolicy", "dict": "MultiInputPolicy", "image": "CnnPolicy"}
 
 
@@ -94,9 +87,9 @@ def test_algorithms_train_with_every_scheme(cls, scheme):
         assert (buffer.priorities > 0).all()
         batch = buffer.sample(6)
         assert (batch.discounts is None) == (n_steps == 1)
-        if scheme in ("lap", "pal", "uniform"):
+        if not buffer.scheme.importance_sampling:
             assert (batch.weights == 1).all()
-        if scheme in ("pal", "uniform"):
+        if buffer.scheme.draws_uniformly:
             assert (buffer.priorities == 1).all()
 
 

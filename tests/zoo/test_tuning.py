@@ -21,6 +21,9 @@ from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
 from tests.helpers.project import ROOT
 from tests.helpers.zoo import RECURRENT, loaded, settings_of
 
+# The buffers of these tests are smaller than recency_min.
+pytestmark = pytest.mark.filterwarnings("ignore:recency=.* has no effect")
+
 HINDSIGHT = dict(n_sampled_goal=4, goal_selection_strategy="future")
 
 
