@@ -177,7 +177,7 @@ def test_the_own_mass_of_a_transition_waits_until_its_episode_ends(how, tmp_path
 
 
 def test_a_waiting_mass_goes_with_its_transition():
-    """After a reset, and a lap later, the row has the mass of a new transition."""
+    """After a reset, a lap later, and where rows were set by hand, the row has the mass of a new transition."""
     buffer = make("her", 4)
     masses = np.full((2, 2), 7.0)
     buffer.extend(*goal_steps(buffer, np.zeros((2, 2))), masses)
@@ -187,6 +187,10 @@ def test_a_waiting_mass_goes_with_its_transition():
     buffer.extend(*goal_steps(buffer, [[0, 0], [1, 1]]), masses)
     buffer.extend(*goal_steps(buffer, [[0, 0], [1, 1], [0, 0], [1, 1]]))
     np.testing.assert_array_equal(buffer.priorities, 1.0)
+    buffer.extend(*goal_steps(buffer, np.zeros((2, 2))), masses)
+    buffer.full = False
+    buffer.end_episodes()
+    np.testing.assert_array_equal(buffer.priorities[:2], 1.0)
 
 
 # ---- asking changes nothing
