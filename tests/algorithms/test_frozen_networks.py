@@ -9,12 +9,12 @@ from sb3_contrib import QRDQN
 from stable_baselines3 import DQN
 from stable_baselines3.common.envs import FakeImageEnv
 
-from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ, PERRecurrentDQN, PERRecurrentSAC
+from sb3_per import PERDQN, PERSAC, PERTD3, PERTQC, PERCrossQ, PERRecurrentDQN, PERRecurrentSAC
 from tests.helpers.models import STOCK
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=10, batch_size=8, train_freq=1, device="cpu", seed=0)
-WITHOUT_ACTOR = (PERDQN, PERQRDQN)
-WITH_ACTOR = [cls for cls in STOCK if cls not in WITHOUT_ACTOR]
+WITHOUT_ACTOR = [cls for cls in STOCK if not cls.has_actor]
+WITH_ACTOR = [cls for cls in STOCK if cls.has_actor]
 UNIFORM: dict[str, Any] = dict(scheme="uniform", stratified=False)
 
 

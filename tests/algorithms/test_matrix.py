@@ -12,12 +12,17 @@ from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
-from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ
-from sb3_per.sampling.schemes import SCHEMES
+from sb3_per import PERQRDQN, PERTQC
+from sb3_per.sampling.schemes import SCHEMES, make_scheme
+from tests.helpers.models import STOCK
 
-ALGORITHMS = (PERSAC, PERTD3, PERDDPG, PERDQN, PERQRDQN, PERTQC, PERCrossQ)
+ALGORITHMS = tuple(STOCK)
 # A diagonal: every algorithm and every scheme. Schemes with their own loss need scalar TD errors.
-COMBINATIONS = list(zip(ALGORITHMS, itertools.cycle(SCHEMES), strict=False))
+COMBINATIONS = [
+    (cls, scheme)
+    for cls, scheme in zip(ALGORITHMS, itertools.cycle(SCHEMES), strict=False)
+    if cls.has_scalar_td_loss or not make_scheme(scheme).replaces_loss
+]
 POLICIES = {"box": "MlpPolicy", "dict": "MultiInputPolicy", "image": "CnnPolicy"}
 
 
@@ -56,7 +61,7 @@ class TinyExtractor(BaseFeaturesExtractor):
 @pytest.mark.parametrize("cls, scheme", COMBINATIONS)
 def test_algorithms_train_with_every_scheme(cls, scheme):
     th.set_num_threads(1)
-    discrete = cls in (PERDQN, PERQRDQN)
+    discrete = not cls.has_actor
     for n_steps, kind, n_envs in ((1, "box", 3), (3, "box", 1), (3, "dict", 3), (1, "image", 1)):
         if POLICIES[kind] not in cls.policy_aliases:
             continue  # as upstream: CrossQ has an MlpPolicy only

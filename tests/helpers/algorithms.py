@@ -20,8 +20,9 @@ from sb3_per import (
     PERCrossQ,
     PrioritizedReplayBuffer,
 )
+from tests.helpers.models import STOCK
 
-DISCRETE = (PERDQN, PERQRDQN)
+DISCRETE = [cls for cls in STOCK if not cls.has_actor]
 SMALL = dict(net_arch=[16, 16])
 
 
