@@ -267,7 +267,7 @@ def fill_sb3(target: ReplayBuffer, ring: Ring, storage: Storage) -> None:
 
 def _with_one_cursor(ring: Ring, storage: Storage, n_held: int) -> Storage:
     """Copy the newest steps of each environment into arrays, in the same rows for all: SB3 has one cursor for all."""
-    plain = make_storage(replace(storage.form, frames={}, store_class=None), ring.n_rows, ring.n_envs, None)
+    plain = make_storage(storage.form.as_arrays(), ring.n_rows, ring.n_envs, None)
     first_steps = ring.n_added - n_held
     first_rows = np.zeros(ring.n_envs, np.int64)
     if ring.all_at_same_step:

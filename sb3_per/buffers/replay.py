@@ -450,10 +450,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
         scheme = self.scheme
         masses = np.ascontiguousarray(scheme.mass(scheme.priority(scheme.reduce(abs_td_errors))), np.float64)
-        is_allowed = (masses >= 0.0) & (masses <= scheme.largest_mass)
+        is_allowed = (masses > 0.0) & (masses <= scheme.largest_mass)
         if not is_allowed.all():
             raise ValueError(
-                f"{scheme}.mass() gave {masses[~is_allowed][0]} for td_errors: it must be in [0, {scheme.largest_mass}]"
+                f"{scheme}.mass() gave {masses[~is_allowed][0]} for td_errors: it must be above 0 and at most "
+                f"{scheme.largest_mass}"
             )
         return masses.reshape(shape)
 
@@ -579,14 +580,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             batch = self._to_batch(transitions, weights, env)
             if self.source is not self.experience:
                 batch.is_demonstration = self.mixture.are_demonstrations(drawn)
-            if self.draw_record is not None:
-                n = drawn.n_experience
-                self.draw_record.add(batch.indices[:n], weights[:n], self.ring.n_added)
-            if self.settings.beta_anneal_steps is not None:
-                self.beta_schedule.count_draw()
-            if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
-                self.reminder.count_draw()
+            self._count_draw(batch.indices[: drawn.n_experience], weights)
         return batch
+
+    def _count_draw(self, ids: np.ndarray, weights: np.ndarray) -> None:
+        """
+        Count a draw, for beta and for those who watch.
+
+        :param ids: of the transitions of experience, which come first in the batch
+        :param weights: of the batch, shape (batch_size, 1)
+        """
+        if self.settings.beta_anneal_steps is not None:
+            self.beta_schedule.count_draw()
+        if self.draw_record is not None:
+            self.draw_record.add(ids, weights[: len(ids)], self.ring.n_added)
+        if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
+            self.reminder.count_draw()
 
     def _to_batch(
         self, transitions: Transitions, weights: np.ndarray, env: VecNormalize | None
@@ -610,13 +619,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             rewards, factors = self.experience.n_step_returns.discounted(rewards, lengths)
             discounts = to_torch(factors)
         if isinstance(obs, dict):
-            tensors = tree_map(to_torch, obs), tree_map(to_torch, next_obs)
+            observations = tree_map(to_torch, obs)
+            next_observations = tree_map(to_torch, next_obs)
         else:
-            tensors = to_torch(obs), to_torch(next_obs)
+            observations = to_torch(obs)
+            next_observations = to_torch(next_obs)
         return PrioritizedReplayBufferSamples(
-            observations=tensors[0],
+            observations=observations,
             actions=to_torch(actions),
-            next_observations=tensors[1],
+            next_observations=next_observations,
             dones=to_torch(dones),
             rewards=to_torch(rewards),
             discounts=discounts,
