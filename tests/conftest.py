@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests."""
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,19 @@ def zoo(tmp_path, monkeypatch):
         return runs[-1] if runs else Path("logs")
 
     return run
+
+
+@pytest.fixture(scope="module")
+def small_heap():
+    """
+    Hide the objects that are there already, e.g. of PyTorch, from the garbage collector.
+
+    Tests that collect garbage again and again, or fork, then take a fraction of the time.
+    """
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

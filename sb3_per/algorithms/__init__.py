@@ -1,1 +1,12 @@
-"""Prioritized algorithms, one file each."""
+"""
+Prioritized algorithms, one file each: ``sac.py``, ``td3.py`` (with DDPG), ``dqn.py``, ``qrdqn.py``, ``tqc.py``, ``crossq.py``;
+with an LSTM, ``recurrent/``.
+
+What they share:
+
+- ``torch_loop.py``: the training loop of PyTorch; ``updates.py``: parts of an update
+- ``base.py``: what the loops of PyTorch and JAX share: the buffer, its settings, files, and the log
+- functions of a model: ``buffer_choice.py``, ``checkpoints.py``, ``arguments.py``, ``pretraining.py``; ``metrics.py``: means
+  of a call of ``train``
+- ``collecting.py``: environments that act by themselves; ``normalization.py``: the order of ``VecNormalize`` and others
+"""

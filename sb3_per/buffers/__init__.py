@@ -3,7 +3,7 @@ The replay buffers.
 
 What a user calls:
 
-- ``replay.py``: SB3's interface; ``her.py``, ``sequences.py``: other kinds of buffers
+- ``replay.py`` and ``sb3_attributes.py``: SB3's interface; ``her.py``, ``sequences.py``: other kinds of buffers
 - ``samples.py``: batches; ``settings.py``: settings of all buffers; ``hooks.py``: which methods a user's class may override
 
 What is behind the interface:

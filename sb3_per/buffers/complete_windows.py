@@ -117,10 +117,10 @@ class CompleteWindows(Marked):
         """
         self.episode_steps[row] = step.numbers
         if step.cut.size:
-            self.look_again()
+            self.reopen_last_step()
             self.storage.truncate(row - 1, step.cut)
 
-    def look_again(self) -> None:
+    def reopen_last_step(self) -> None:
         """Look for windows once more, because ends of episodes are about to be written."""
         self._n_known = -1
 

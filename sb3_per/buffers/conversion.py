@@ -75,7 +75,7 @@ def from_sb3(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any])
     if isinstance(buffer, NStepReplayBuffer):
         settings = {"n_steps": buffer.n_steps, "gamma": buffer.gamma, **settings}
     ring, storage = recording_of(buffer)
-    made = _around(cls, buffer, settings, ring, storage)
+    made = _around(cls, buffer, settings, ring, storage, _folder_for(storage, settings))
     state = {"ring": ring.state(), "eligible": episodes_of(buffer), "sampler": made.sampler.state(0)}
     made.experience.load(state, keeps_masses=False)
     return made
@@ -91,29 +91,45 @@ def recording_of(buffer: ReplayBuffer) -> Recording:
     return ring_of(buffer), storage_of(buffer)
 
 
-def _around(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any], ring: Ring, storage: Storage) -> BufferT:
+def _around(
+    cls: type[BufferT],
+    buffer: ReplayBuffer,
+    settings: dict[str, Any],
+    ring: Ring,
+    storage: Storage,
+    folder: Folder | None,
+) -> BufferT:
     """
     Make a prioritized buffer of the transitions of another one. It holds none of them before a state is loaded.
 
     :param cls: class of the new buffer
     :param buffer: has the arguments of SB3's constructor
-    :param settings: all settings of the new buffer. Without ``storage_folder``, files go beside those of the buffer
+    :param settings: all settings of the new buffer
     :param ring: of the transitions
     :param storage: of the transitions, which the new buffer uses, or moves into the form that the settings want
+    :param folder: of the files of the new buffer; ``None``: in RAM
     :return: the new buffer
     """
     arguments = {**settings, **arguments_of(buffer)}
     path = arguments.pop("storage_folder", None)
     made = cls(buffer_size=buffer.n_envs, **arguments)  # one row, whose storage is replaced
-    if "storage_folder" not in settings:
-        folder = folder_of_copy(storage.folder)
-    elif path is None:
-        folder = None
-    else:
-        folder = Folder.shared(path)
     made.settings = replace(made.settings, storage_folder=path)
     made.use_storage(converted(storage, ring, made.storage.form, folder))
     return made
+
+
+def _folder_for(storage: Storage, settings: dict[str, Any]) -> Folder | None:
+    """
+    Choose the folder of a new buffer.
+
+    :param storage: of the buffer before it
+    :param settings: that the user has given. Without ``storage_folder``, files go beside those of the buffer before it
+    :return: the folder; ``None``: in RAM
+    """
+    if "storage_folder" not in settings:
+        return folder_of_copy(storage.folder)
+    path = settings["storage_folder"]
+    return None if path is None else Folder.shared(path)
 
 
 def form_of(buffer: ReplayBuffer) -> Form:
@@ -251,7 +267,7 @@ def fill_sb3(target: ReplayBuffer, ring: Ring, storage: Storage) -> None:
 
 def _with_one_cursor(ring: Ring, storage: Storage, n_held: int) -> Storage:
     """Copy the newest steps of each environment into arrays, in the same rows for all: SB3 has one cursor for all."""
-    plain = make_storage(replace(storage.form, frames={}, store_class=None), ring.n_rows, ring.n_envs, None)
+    plain = make_storage(storage.form.as_arrays(), ring.n_rows, ring.n_envs, None)
     first_steps = ring.n_added - n_held
     first_rows = np.zeros(ring.n_envs, np.int64)
     if ring.all_at_same_step:
@@ -295,7 +311,8 @@ def with_settings(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", setting
     :return: the new buffer
     """
     all_settings = {**settings_of(buffer, settings, cls), **settings}
-    made = _around(cls, buffer, all_settings, buffer.ring, buffer.storage)
+    folder = _folder_for(buffer.storage, settings)
+    made = _around(cls, buffer, all_settings, buffer.ring, buffer.storage, folder)
     # Masses are valid only with the same scheme, and where they belong to the same thing.
     has_same_scheme = made.scheme.equals(buffer.scheme)
     has_same_unit = made.sampler.candidates.unit == buffer.sampler.candidates.unit

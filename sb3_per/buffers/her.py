@@ -83,7 +83,7 @@ class FinishedEpisodes(Marked):
         new = np.concatenate(finished)
         return np.concatenate(dropped), new[self.are_marked(new)]  # part of an episode may have been overwritten since
 
-    def look_again(self) -> None:
+    def reopen_last_step(self) -> None:
         """Look at the newest steps once more in :meth:`follow_ring`, because ends of episodes are about to be written."""
         if self._n_ended > self.ring.first_step:
             self._n_ended -= 1
@@ -261,7 +261,7 @@ class HindsightSet(TransitionSet):
 
     def _follow_ring(self) -> None:
         """Tell the sampler which transitions can be drawn after new steps."""
-        if self.episodes.are_of_other_steps:
+        if self.episodes.are_from_before_reset:
             self.sampler.clear()  # an interrupt came right after the ring was emptied
         if not self.episodes.is_behind:
             return
@@ -282,7 +282,7 @@ class HindsightSet(TransitionSet):
     def end_episodes(self, envs: np.ndarray) -> None:
         """See :meth:`TransitionSet.end_episodes`. The transitions of these episodes can be drawn then."""
         self._follow_ring()
-        self.episodes.look_again()
+        self.episodes.reopen_last_step()
         super().end_episodes(envs)
         self._follow_ring()
 

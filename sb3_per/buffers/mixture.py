@@ -8,7 +8,6 @@ RLPD (Ball et al. 2023, arXiv 2302.02948) draws half of every batch from offline
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ class Demonstrations(TransitionSet):
         self.form = form
         self.folder = folder
         # One row in RAM, until there is a first demonstration.
-        storage = make_storage(replace(form, frames={}, store_class=None), 1, 1, None)
+        storage = make_storage(form.as_arrays(), 1, 1, None)
         ring = Ring(1, 1)
         super().__init__(ring, storage, Sampler(scheme, AllComplete(ring), stratified, unique), n_step_returns)
         #: whether the storage holds steps that the ring does not count, because an interrupt came

@@ -23,7 +23,11 @@ class UpdateReminder:
             warnings.warn(self._message())
 
     def count_update(self) -> None:
-        """Count an update, or note that it comes later."""
+        """Count an update of priorities."""
+        self._n_draws = 0
+
+    def expect_update(self) -> None:
+        """Take note that priorities are updated later, after further draws."""
         self._n_draws = 0
 
     def _message(self) -> str:

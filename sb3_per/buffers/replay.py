@@ -32,6 +32,7 @@ from sb3_per.buffers.mixture import Demonstrations, LinearShare, Mixture
 from sb3_per.buffers.recordings import Recording, columns_of, require_actions_in, require_demonstrations_in
 from sb3_per.buffers.reminder import UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+from sb3_per.buffers.sb3_attributes import SB3Attributes
 from sb3_per.buffers.settings import make_settings
 from sb3_per.buffers.transition_set import Drawn, Source, Transitions, TransitionSet
 from sb3_per.sampling.beta import BetaSchedule
@@ -44,39 +45,14 @@ from sb3_per.storage.mapped import Folder
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.nested import tree_map
 from sb3_per.storage.ring import Ring
-from sb3_per.storage.storage import ARRAY_NAMES, Storage
+from sb3_per.storage.storage import Storage
 from sb3_per.storage.store import ObservationStore
 from sb3_per.utils.checks import FRACTION, check_argument, integer, words
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
 
-def _array(name: str) -> Any:
-    """
-    Make an attribute of SB3's buffers that shows what the storage holds.
-
-    SB3's constructor assigns it before there is a storage: these arrays of one row show the shapes and types, and go again.
-
-    :param name: name of the attribute
-    :return: a property; the storage uses what is assigned to it
-    """
-
-    def shown(self: "PrioritizedReplayBuffer") -> Any:
-        array = getattr(self.storage, name) if self.has_storage else vars(self).get(name)
-        if array is None:
-            raise AttributeError(f"This {type(self).__name__} does not store {name}")
-        return array
-
-    def assign(self: "PrioritizedReplayBuffer", value: Any) -> None:
-        if self.has_storage:
-            self.assign_array(name, value)
-        else:
-            vars(self)[name] = value
-
-    return property(shown, assign)
-
-
-class PrioritizedReplayBuffer(ReplayBuffer):
+class PrioritizedReplayBuffer(SB3Attributes):
     """
     Replay buffer that draws transitions in proportion to their priority (Schaul et al. 2016, arXiv 1511.05952).
 
@@ -121,31 +97,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     #: why environments cannot add separately in this kind of buffer; ``None``: they can
     why_not_add_steps: ClassVar[str | None] = None
 
-    # SB3's arrays. An array that is assigned is used in place of the present one.
-    observations = _array("observations")
-    next_observations = _array("next_observations")
-    actions = _array("actions")
-    rewards = _array("rewards")
-    dones = _array("dones")
-    timeouts = _array("timeouts")
-    infos = _array("infos")
-
-    # Whether a user has replaced a method that turns arrays into batches.
-    _has_own_reading = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        hooks.require_hooks_are_called(cls)
-        cls._has_own_reading = any(hooks.is_overridden_in(cls, name) for name in hooks.READING)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Treat a method that is set on this object like one of its class."""
-        if name in hooks.REFUSED:
-            raise AttributeError(hooks.refusal(type(self), name))
-        super().__setattr__(name, value)
-        if name in hooks.READING:
-            self._has_own_reading = True
-
     def __init__(
         self,
         buffer_size: int,
@@ -164,17 +115,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._check_combinations(optimize_memory_usage)
         if self.settings.demonstration_fraction > 0.0:
             self._check_demonstrations(optimize_memory_usage)
-        # SB3's constructor allocates all rows. It gets a single one, which shows the shapes and types.
-        self._init_sb3(
+        form = self._init_with_one_row(
             n_envs, observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
         )
         form = dataclasses.replace(
-            conversion.form_of(self),
-            frames=frames_by_key(self.settings.frames, observation_space),
-            store_class=self.store_class,
+            form, frames=frames_by_key(self.settings.frames, observation_space), store_class=self.store_class
         )
-        for name in ARRAY_NAMES:
-            vars(self).pop(name, None)
         path = self.settings.storage_folder
         folder = None if path is None else Folder(path)
         self.lock = threading.RLock()
@@ -216,10 +162,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             )
 
     # ---- parts
-
-    def _init_sb3(self, *args: Any) -> None:
-        """Call SB3's constructor with its arguments."""
-        super().__init__(*args)
 
     def use_storage(self, storage: Storage) -> None:
         """
@@ -293,25 +235,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def sampler(self) -> Sampler:
         """The mass of a slot."""
         return self.experience.sampler
-
-    @property
-    def has_storage(self) -> bool:
-        """Whether there is a storage already: not while SB3's constructor runs."""
-        return "storage" in vars(self)
-
-    def assign_array(self, name: str, value: Any) -> None:
-        """
-        Use an array, or a dictionary of them, in place of one of SB3's: ``buffer.rewards = array`` calls it.
-
-        :param name: name of the attribute
-        :param value: of the same shape
-        :raises ValueError: for another shape, or rewards that are NaN or infinite; nothing has changed then
-        """
-        with self.lock:
-            checked = self.storage.checked(name, value)
-            if name == "rewards":
-                inputs.require_finite_rewards(checked[: self.size()])
-            self.storage.assign(name, checked)
 
     # ---- write
 
@@ -450,10 +373,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
         scheme = self.scheme
         masses = np.ascontiguousarray(scheme.mass(scheme.priority(scheme.reduce(abs_td_errors))), np.float64)
-        is_allowed = (masses >= 0.0) & (masses <= scheme.largest_mass)
+        is_allowed = (masses > 0.0) & (masses <= scheme.largest_mass)
         if not is_allowed.all():
             raise ValueError(
-                f"{scheme}.mass() gave {masses[~is_allowed][0]} for td_errors: it must be in [0, {scheme.largest_mass}]"
+                f"{scheme}.mass() gave {masses[~is_allowed][0]} for td_errors: it must be above 0 and at most "
+                f"{scheme.largest_mass}"
             )
         return masses.reshape(shape)
 
@@ -579,14 +503,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             batch = self._to_batch(transitions, weights, env)
             if self.source is not self.experience:
                 batch.is_demonstration = self.mixture.are_demonstrations(drawn)
-            if self.draw_record is not None:
-                n = drawn.n_experience
-                self.draw_record.add(batch.indices[:n], weights[:n], self.ring.n_added)
-            if self.settings.beta_anneal_steps is not None:
-                self.beta_schedule.count_draw()
-            if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
-                self.reminder.count_draw()
+            self._count_draw(batch.indices[: drawn.n_experience], weights)
         return batch
+
+    def _count_draw(self, ids: np.ndarray, weights: np.ndarray) -> None:
+        """
+        Count a draw, for beta and for those who watch.
+
+        :param ids: of the transitions of experience, which come first in the batch
+        :param weights: of the batch, shape (batch_size, 1)
+        """
+        if self.settings.beta_anneal_steps is not None:
+            self.beta_schedule.count_draw()
+        if self.draw_record is not None:
+            self.draw_record.add(ids, weights[: len(ids)], self.ring.n_added)
+        if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
+            self.reminder.count_draw()
 
     def _to_batch(
         self, transitions: Transitions, weights: np.ndarray, env: VecNormalize | None
@@ -610,13 +542,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             rewards, factors = self.experience.n_step_returns.discounted(rewards, lengths)
             discounts = to_torch(factors)
         if isinstance(obs, dict):
-            tensors = tree_map(to_torch, obs), tree_map(to_torch, next_obs)
+            observations = tree_map(to_torch, obs)
+            next_observations = tree_map(to_torch, next_obs)
         else:
-            tensors = to_torch(obs), to_torch(next_obs)
+            observations = to_torch(obs)
+            next_observations = to_torch(next_obs)
         return PrioritizedReplayBufferSamples(
-            observations=tensors[0],
+            observations=observations,
             actions=to_torch(actions),
-            next_observations=tensors[1],
+            next_observations=next_observations,
             dones=to_torch(dones),
             rewards=to_torch(rewards),
             discounts=discounts,
@@ -725,41 +659,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.mixture.share.follow(progress_remaining)
 
     # ---- what SB3 and users read
-
-    @property
-    def pos(self) -> int:
-        """Row that is written next. Where environments stand at different steps, that of the slowest."""
-        return self.ring.pos
-
-    @pos.setter
-    def pos(self, value: int) -> None:
-        if self.has_storage:  # SB3's constructor sets it before there is one
-            self._set_position(value, self.full)
-
-    @property
-    def full(self) -> bool:
-        """Whether every slot holds a transition."""
-        return self.ring.full
-
-    @full.setter
-    def full(self, value: bool) -> None:
-        if self.has_storage:
-            self._set_position(self.pos, value)
-
-    def _set_position(self, pos: int, full: bool) -> None:
-        """
-        Make all rows before ``pos``, or all rows, new transitions, which were written into SB3's arrays by hand.
-
-        :param pos: row that is written next
-        :param full: whether all rows hold transitions
-        :raises ValueError: for a row outside of the buffer, or a reward that is NaN or infinite; nothing has changed then
-        """
-        if not 0 <= pos < self.buffer_size:
-            raise ValueError(f"pos must be a row in [0, {self.buffer_size}), not {pos}: a full buffer has full=True, too")
-        n_rows = self.buffer_size if full else pos
-        inputs.require_finite_rewards(self.rewards[:n_rows])
-        with self.lock:
-            self.experience.count_rows_as_new(pos + self.buffer_size if full else pos)
 
     def __repr__(self) -> str:
         """Say what the buffer holds, and how it draws."""

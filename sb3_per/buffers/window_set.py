@@ -98,14 +98,14 @@ class WindowSet(TransitionSet):
 
     def end_episodes(self, envs: np.ndarray) -> None:
         """See :meth:`TransitionSet.end_episodes`. Windows may become complete."""
-        self.windows.look_again()
+        self.windows.reopen_last_step()
         super().end_episodes(envs)
 
     # ---- draw and read
 
     def _admit(self) -> None:
         """Tell the sampler which windows became complete, and which lose their beginning."""
-        if self.windows.are_of_other_steps:
+        if self.windows.are_from_before_reset:
             self.sampler.clear()  # an interrupt came right after the ring was emptied
         if not self.windows.is_behind:
             return

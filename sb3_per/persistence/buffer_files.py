@@ -418,7 +418,7 @@ class SavedBuffer:
         self._files.clear()
         for stream in _streams_of(buffer):
             parts = [part for part in manifest.of_stream(stream.name) if part.end <= stream.end_of_final]
-            self._files[stream.name] = weakref.ref(stream.storage), stream.storage.n_put, parts
+            self._files[stream.name] = weakref.ref(stream.storage), stream.storage.n_assigned, parts
 
     def _files_of(self, streams: list[_Stream]) -> dict[str, list[PartFile]]:
         """
@@ -430,8 +430,8 @@ class SavedBuffer:
         known = {}
         for stream in streams:
             if stream.name in self._files:
-                storage, n_put, parts = self._files[stream.name]
-                if storage() is stream.storage and n_put == stream.storage.n_put:
+                storage, n_assigned, parts = self._files[stream.name]
+                if storage() is stream.storage and n_assigned == stream.storage.n_assigned:
                     known[stream.name] = parts
         try:
             for parts in known.values():

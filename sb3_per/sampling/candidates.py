@@ -164,7 +164,7 @@ class Marked(Candidates):
         self._first_step = ring.first_step
 
     @property
-    def are_of_other_steps(self) -> bool:
+    def are_from_before_reset(self) -> bool:
         """Whether the ring was emptied, and :meth:`find_anew` was not called since."""
         return self._first_step != self.ring.first_step
 

@@ -1,7 +1,7 @@
 """The base class of the trees: masses by slot, and draws in proportion to them."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ class MassTree(ABC):
     :param capacity: number of slots, at least 1
     :raises ValueError: if the capacity is below 1
     """
-
-    #: whether prefix sums run over neighbouring slots
-    is_in_slot_order: ClassVar[bool] = False
 
     def __init__(self, capacity: int):
         if capacity < 1:

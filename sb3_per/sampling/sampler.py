@@ -13,7 +13,7 @@ from sb3_per.sampling.mass_tree import MassTree, NothingToDrawError
 from sb3_per.sampling.parts import draw_from, draw_without_repeats, newest_part
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.sum_tree import spread
-from sb3_per.utils.checks import ABOVE_0, check_argument, integer
+from sb3_per.utils.checks import ABOVE_0, check_argument
 from sb3_per.utils.origin import is_of_user
 
 
@@ -27,8 +27,15 @@ class Sampler:
       draw or update: one write of many slots is cheaper than many writes of one
     - :meth:`insert` and :meth:`remove`, with the change of the ring, in a ``with`` block of :meth:`changing`
 
-    So between two calls, the slots with a mass are exactly the candidates without the rows that wait. If an interrupt leaves
-    it otherwise, the next call compares the tree with the candidates.
+    So the tree is in one of three states, and :meth:`sync`, which draws and updates begin with, leads back to the first:
+
+    ================================= ======================================================= ===============================
+    state                             the slots with a mass are                               ``sync``
+    ================================= ======================================================= ===============================
+    current                           the candidates                                          does nothing
+    rows wait                         the candidates without the newest rows                  inserts these rows
+    outdated, e.g. by an interrupt    perhaps others                                          compares tree and candidates
+    ================================= ======================================================= ===============================
 
     :param scheme: prioritization scheme, which turns TD errors into priorities and masses
     :param candidates: say which slots can be drawn
@@ -66,7 +73,6 @@ class Sampler:
         self.draws_as_sb3 = scheme.may_draw_as_sb3 and self._draws_from_whole_tree and not stratified and not has_age
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
-        self.n_updates = 0
         # Newest rows of all environments that are not in the tree yet.
         self._n_waiting = 0
         # Whether the tree has exactly the candidates, apart from the rows that wait.
@@ -232,7 +238,6 @@ class Sampler:
         priorities, masses = self.priorities_and_masses(abs_td_errors)
         self.tree.write(slots, masses)
         self.max_priority = max(self.max_priority, float(priorities[priorities.argmax()]))  # faster than `max`
-        self.n_updates += 1
         return len(slots)
 
     def priorities_and_masses(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -282,7 +287,7 @@ class Sampler:
         :return: numbers and arrays, see :meth:`load`
         """
         self.sync()
-        return {"max_priority": self.max_priority, "n_updates": self.n_updates, **self.tree.state(n_slots)}
+        return {"max_priority": self.max_priority, **self.tree.state(n_slots)}
 
     def entries(self) -> np.ndarray:
         """Return what :meth:`load_entries` takes: masses of all slots (rank: priorities), float64 of shape (capacity,)."""
@@ -328,9 +333,7 @@ class Sampler:
         :raises ValueError: for numbers out of their range
         """
         check_argument("max_priority", state["max_priority"], ABOVE_0)
-        check_argument("n_updates", state["n_updates"], integer(0))
         self.max_priority = float(state["max_priority"])
-        self.n_updates = state["n_updates"]
 
 
 def make_tree(scheme: PriorityScheme, candidates: Candidates, age_decay: float) -> MassTree:

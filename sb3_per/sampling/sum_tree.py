@@ -179,8 +179,6 @@ class SumTree(MassTree):
     :raises ValueError: if the capacity is below 1
     """
 
-    is_in_slot_order = True
-
     def __init__(self, capacity: int):
         super().__init__(capacity)
         self.clear()

@@ -210,7 +210,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         inputs: list[Batch] = []
         for step in range(n_done, gradient_steps):
             batch = self._draw(batch_size, step, gradient_steps)
-            self.replay_buffer.reminder.count_update()  # the priorities of all batches follow the last update
+            self.replay_buffer.reminder.expect_update()  # the priorities of all batches follow the last gradient step
             batches.append(batch)
             updates_actor = (self._n_updates + len(batches)) % self.policy_delay == 0
             inputs.append(self._input_of(batch, updates_actor))

@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +76,10 @@ class Form:
     frames: dict[str | None, int] = field(default_factory=dict)
     store_class: Callable[..., ObservationStore] | None = None
 
+    def as_arrays(self) -> "Form":
+        """The same transitions with all observations in arrays. Each way to store them that a form can ask for ends here."""
+        return replace(self, frames={}, store_class=None)
+
 
 class Storage:
     """
@@ -119,8 +123,8 @@ class Storage:
         self.handles_timeouts = form.handles_timeouts
         #: what one step of all environments without a truncation has in place of ``timeouts``
         self.no_timeouts = np.zeros(self.n_envs, np.float32)
-        #: counts the arrays that were put in place of others
-        self.n_put = 0
+        #: counts the arrays that users have assigned, after which a saved buffer writes everything anew
+        self.n_assigned = 0
         self._prepare()
 
     def _prepare(self) -> None:
@@ -362,7 +366,7 @@ class Storage:
             self.actions[...] = new
         else:
             setattr(self, name, writable(new))
-        self.n_put += 1
+        self.n_assigned += 1
         return getattr(self, name)
 
     def checked(self, name: str, given: Any) -> Any:

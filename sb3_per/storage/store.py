@@ -32,7 +32,7 @@ class ObservationStore(ABC):
     @abstractmethod
     def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
         """
-        Read slots that were written.
+        Read slots. One that was never written reads as zeros, because users look at whole arrays.
 
         :param slots: int64 of any shape
         :param is_next: whether to read next observations

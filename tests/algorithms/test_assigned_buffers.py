@@ -130,26 +130,28 @@ def test_an_empty_buffer_is_assigned_with_a_warning():
 
 
 @pytest.mark.filterwarnings("ignore:The empty ReplayBuffer became")
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_subclass_may_assign_a_stock_buffer_in_setup_model(when, tmp_path):
-    class Own(PERDQN):
+def test_a_subclass_may_assign_a_stock_buffer_in_setup_model(tmp_path):
+    class Before(PERDQN):
         def _setup_model(self) -> None:
-            if when == "before":
-                self.replay_buffer = self.make_stock()
+            self.replay_buffer = self.make_stock()
             super()._setup_model()
-            if when == "after":
-                self.replay_buffer = self.make_stock()
 
         def make_stock(self) -> Any:
             return ReplayBuffer(30, self.observation_space, self.action_space, device="cpu", n_envs=self.n_envs)
 
-    model = make(Own, n_steps=3, replay_buffer_kwargs=dict(alpha=0.9))
-    model.save(tmp_path / "model")
-    for each in (model, Own.load(tmp_path / "model", env=gym.make("CartPole-v1"))):
-        buffer = each.replay_buffer
-        assert type(buffer) is PrioritizedReplayBuffer
-        assert (buffer.buffer_size, buffer.n_steps, buffer.scheme.alpha) == (30, 3, 0.9)
-        assert_trains(each)
+    class After(Before):
+        def _setup_model(self) -> None:
+            super()._setup_model()
+            self.replay_buffer = self.make_stock()
+
+    for cls in (Before, After):
+        model = make(cls, n_steps=3, replay_buffer_kwargs=dict(alpha=0.9))
+        model.save(tmp_path / "model")
+        for each in (model, cls.load(tmp_path / "model", env=gym.make("CartPole-v1"))):
+            buffer = each.replay_buffer
+            assert type(buffer) is PrioritizedReplayBuffer
+            assert (buffer.buffer_size, buffer.n_steps, buffer.scheme.alpha) == (30, 3, 0.9)
+            assert_trains(each)
 
 
 def test_a_stock_buffer_given_to_load_becomes_prioritized(tmp_path):
@@ -230,9 +232,8 @@ def test_a_deleted_buffer_is_gone_until_another_is_assigned(tmp_path):
         model.learn(10)
 
 
-@pytest.mark.parametrize("cls", [PERDQN, PERSAC])
-def test_a_copy_of_a_model_has_a_buffer_of_its_own(cls):
-    model = cls("MlpPolicy", "CartPole-v1" if cls is PERDQN else "Pendulum-v1", **SMALL).learn(20)
+def test_a_copy_of_a_model_has_a_buffer_of_its_own():
+    model = PERSAC("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[8]), **SMALL).learn(20)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert twin.replay_buffer is not model.replay_buffer
         np.testing.assert_array_equal(twin.replay_buffer.priorities, model.replay_buffer.priorities)

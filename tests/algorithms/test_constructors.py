@@ -36,10 +36,6 @@ SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=20, batch_size=8, 
 ALL = (*STOCK, PERRecurrentDQN, PERRecurrentSAC)
 
 
-def with_slow(classes: Any, quick: Any) -> list[Any]:
-    return [pytest.param(cls, marks=[] if cls in quick else pytest.mark.slow) for cls in classes]
-
-
 def env_of(cls: Any) -> str:
     return "CartPole-v1" if issubclass(cls, (DQN, QRDQN)) else "Pendulum-v1"
 
@@ -55,22 +51,26 @@ def test_the_signature_is_that_of_the_stock_class():
         assert {p.name: p.default for p in shown[len(stock) :]} == ({"double_q": False} if cls is PERDQN else {})
 
 
-@pytest.mark.parametrize("cls", [PERDQN, PERTD3, PERRecurrentSAC])
-def test_the_constructor_and_subclasses_of_users_show_the_same_arguments(cls):
+def test_the_constructor_and_subclasses_of_users_show_the_same_arguments():
     """Scripts select hyperparameters by the names in the signature of the class or of its constructor."""
 
-    class Plain(cls):
+    class Plain(PERDQN):
         pass
 
-    class WithOwnTraining(cls):
+    class WithOwnTraining(PERTD3):
         def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
             super().train(gradient_steps, batch_size)
 
-    shown = list(inspect.signature(cls).parameters.values())
-    for each in (cls, Plain, WithOwnTraining):
-        of_init = list(inspect.signature(each.__init__).parameters.values())
-        assert (of_init[0].name, of_init[1:]) == ("self", shown)
-        assert list(inspect.signature(each).parameters.values()) == shown
+    class Recurrent(PERRecurrentSAC):
+        pass
+
+    for subclass in (Plain, WithOwnTraining, Recurrent):
+        cls = subclass.__bases__[0]
+        shown = list(inspect.signature(cls).parameters.values())
+        for each in (cls, subclass):
+            of_init = list(inspect.signature(each.__init__).parameters.values())
+            assert (of_init[0].name, of_init[1:]) == ("self", shown)
+            assert list(inspect.signature(each).parameters.values()) == shown
 
 
 def test_recurrent_classes_show_all_arguments_and_their_own_defaults():
@@ -102,20 +102,13 @@ def test_a_subclass_may_add_arguments():
             super().__init__(*args, **kwargs)
             self.mine = mine
 
-    class Plain(PERSAC):
-        pass
-
-    assert list(inspect.signature(Mine).parameters) == ["args", "mine", "kwargs"]
-    assert Mine("MlpPolicy", "CartPole-v1", mine=3, double_q=True, **SMALL).mine == 3
-    assert inspect.signature(Plain) == inspect.signature(SAC)
-
-
-def test_a_subclass_of_a_recurrent_class_shows_its_own_defaults():
-    class Mine(PERRecurrentDQN):
+    class WithOwnDefaults(PERRecurrentDQN):
         def __init__(self, env: Any, batch_size: int = 64, **kwargs: Any):
             super().__init__("MlpLstmPolicy", env, batch_size=batch_size, **kwargs)
 
-    assert inspect.signature(Mine).parameters["batch_size"].default == 64
+    assert list(inspect.signature(Mine).parameters) == ["args", "mine", "kwargs"]
+    assert Mine("MlpPolicy", "CartPole-v1", mine=3, double_q=True, **SMALL).mine == 3
+    assert inspect.signature(WithOwnDefaults).parameters["batch_size"].default == 64
 
 
 def test_a_users_algorithm_keeps_its_arguments():
@@ -139,14 +132,13 @@ def test_learn_takes_the_arguments_of_the_stock_class():
         assert ours == stock, cls
 
 
-@pytest.mark.parametrize("cls", with_slow(ALL, (PERSAC, PERRecurrentDQN)))
-def test_the_example_of_a_docstring_makes_a_model(cls, monkeypatch):
-    example = inspect.cleandoc(cls.__doc__).split("::\n\n", 1)[1].split("\n\n")[0]
-    monkeypatch.setattr(cls, "learn", lambda self, total_timesteps: self)
-    env = "CartPole-v1" if "DQN" in cls.__name__ else "Pendulum-v1"
-    names = {cls.__name__: cls, "env": gym.make(env)}
-    exec(inspect.cleandoc(example), names)
-    assert type(names["model"]) is cls
+def test_the_example_of_a_docstring_makes_a_model(monkeypatch):
+    monkeypatch.setattr(OffPolicyAlgorithm, "learn", lambda self, total_timesteps, **kwargs: self)
+    for cls in ALL:
+        example = inspect.cleandoc(cls.__doc__).split("::\n\n", 1)[1].split("\n\n")[0]
+        names = {cls.__name__: cls, "env": gym.make(env_of(cls))}
+        exec(inspect.cleandoc(example), names)
+        assert type(names["model"]) is cls
 
 
 SNIPPET = """
@@ -200,7 +192,7 @@ UNKNOWN_SETTINGS = [
 ]
 
 
-def test_unknextra_arguments_and_settings_are_refused_with_a_hint():
+def test_unknown_arguments_and_settings_are_refused_with_a_hint():
     for cls, keywords, message in UNKNOWN_ARGUMENTS:
         with pytest.raises(TypeError, match=message):
             cls("MlpPolicy", env_of(cls), **keywords)
@@ -223,16 +215,16 @@ def test_n_steps_in_replay_buffer_kwargs_must_agree_with_the_argument():
             PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=settings)
 
 
-@pytest.mark.parametrize("arguments", [{}, dict(n_steps=3)])
-def test_gamma_in_replay_buffer_kwargs_must_agree_with_the_argument(arguments, tmp_path):
+def test_gamma_in_replay_buffer_kwargs_must_agree_with_the_argument(tmp_path):
     """It may replace the default, as with SB3's NStepReplayBuffer. A model with one gamma loads with another."""
-    kwargs = dict(replay_buffer_kwargs=dict(gamma=0.9), **arguments, **SMALL)
-    with pytest.raises(ValueError, match=r"gamma=0\.98 contradicts .*'gamma': 0\.9.*: give gamma to PERDQN alone"):
-        PERDQN("MlpPolicy", "CartPole-v1", gamma=0.98, **kwargs)
-    assert PERDQN("MlpPolicy", "CartPole-v1", **kwargs).replay_buffer.gamma == 0.9
-    model = PERDQN("MlpPolicy", "CartPole-v1", gamma=0.9, **kwargs)
-    model.save(tmp_path / "model")
-    assert PERDQN.load(tmp_path / "model", gamma=0.8).replay_buffer.settings.gamma == 0.8
+    for arguments in ({}, dict(n_steps=3)):
+        kwargs = dict(replay_buffer_kwargs=dict(gamma=0.9), **arguments, **SMALL)
+        with pytest.raises(ValueError, match=r"gamma=0\.98 contradicts .*'gamma': 0\.9.*: give gamma to PERDQN alone"):
+            PERDQN("MlpPolicy", "CartPole-v1", gamma=0.98, **kwargs)
+        assert PERDQN("MlpPolicy", "CartPole-v1", **kwargs).replay_buffer.gamma == 0.9
+        model = PERDQN("MlpPolicy", "CartPole-v1", gamma=0.9, **kwargs)
+        model.save(tmp_path / "model")
+        assert PERDQN.load(tmp_path / "model", gamma=0.8).replay_buffer.settings.gamma == 0.8
 
 
 def test_replay_buffer_kwargs_must_be_a_dictionary():
@@ -254,25 +246,15 @@ def test_a_failed_setup_leaves_replay_buffer_kwargs_as_the_user_gave_them():
 # ---- the order of bases
 
 
-@pytest.mark.parametrize("stock", [SAC, QRDQN])
-def test_the_mixin_must_stand_left_of_the_algorithm(stock):
-    class Mine(stock, PrioritizedOffPolicyMixin):
-        pass
-
-    with pytest.raises(TypeError, match=rf"train\(\).*class Mine\(PrioritizedOffPolicyMixin, {stock.__name__}\)"):
-        Mine("MlpPolicy", env_of(stock))
-
-
-def test_the_mixin_must_stand_left_of_a_users_algorithm():
+def test_the_mixin_must_stand_left_of_the_algorithm():
     class Own(SAC):
         def train(self, gradient_steps: int, batch_size: int = 64) -> None:
             pass
 
-    class Mine(Own, PrioritizedOffPolicyMixin):
-        pass
-
-    with pytest.raises(TypeError, match=r"class Mine\(PrioritizedOffPolicyMixin, Own\)"):
-        Mine("MlpPolicy", "Pendulum-v1")
+    for stock in (QRDQN, Own):
+        mine = type("Mine", (stock, PrioritizedOffPolicyMixin), {})
+        with pytest.raises(TypeError, match=rf"train\(\).*class Mine\(PrioritizedOffPolicyMixin, {stock.__name__}\)"):
+            mine("MlpPolicy", env_of(stock))
 
 
 def test_bases_that_call_super_may_stand_left_of_the_mixin():
@@ -293,24 +275,27 @@ def test_bases_that_call_super_may_stand_left_of_the_mixin():
 # ---- the choice of the buffer
 
 
-@pytest.mark.parametrize("is_dict, n_steps", [(False, 3), (True, 1), (True, 3)])
-def test_the_buffer_class_fits_the_observations(is_dict, n_steps, recwarn):
+def test_the_buffer_class_fits_the_observations(recwarn):
     """SB3's classes are replaced, `n_steps` and `gamma` reach the buffer, and the user's dictionary does not change."""
-    env, policy = (SimpleMultiObsEnv(), "MultiInputPolicy") if is_dict else ("CartPole-v1", "MlpPolicy")
-    expected = PrioritizedDictReplayBuffer if is_dict else PrioritizedReplayBuffer
-    stock = (DictReplayBuffer,) if is_dict else (ReplayBuffer, NStepReplayBuffer)
-    for buffer_class in (None, expected, *stock):
-        kwargs = dict(alpha=0.9, beta_start=0.2)
-        arguments = dict(replay_buffer_class=buffer_class, replay_buffer_kwargs=kwargs, n_steps=n_steps, gamma=0.95)
-        model = PERDQN(policy, env, **arguments, **SMALL)
-        settings = model.replay_buffer.settings
-        assert type(model.replay_buffer) is expected
-        assert (settings.n_steps, settings.gamma, settings.alpha, model.replay_buffer.beta) == (n_steps, 0.95, 0.9, 0.2)
-        assert kwargs == dict(alpha=0.9, beta_start=0.2)
+    of_box = (PrioritizedReplayBuffer, ReplayBuffer, NStepReplayBuffer)
+    of_dict = (PrioritizedDictReplayBuffer, DictReplayBuffer)
+    for policy, env, (expected, *stock), n_steps in (
+        ("MlpPolicy", "CartPole-v1", of_box, 3),
+        ("MultiInputPolicy", SimpleMultiObsEnv(), of_dict, 3),
+        ("MultiInputPolicy", SimpleMultiObsEnv(), of_dict, 1),
+    ):
+        for buffer_class in (None, expected, *stock):
+            kwargs = dict(alpha=0.9, beta_start=0.2)
+            arguments = dict(replay_buffer_class=buffer_class, replay_buffer_kwargs=kwargs, n_steps=n_steps, gamma=0.95)
+            model = PERDQN(policy, env, **arguments, **SMALL)
+            settings = model.replay_buffer.settings
+            assert type(model.replay_buffer) is expected
+            assert (settings.n_steps, settings.gamma, settings.alpha, model.replay_buffer.beta) == (n_steps, 0.95, 0.9, 0.2)
+            assert kwargs == dict(alpha=0.9, beta_start=0.2)
     assert not [w for w in recwarn if "n_steps" in str(w.message)]
 
 
-def test_the_her_buffer_of_sb3_is_replaced():
+def test_buffers_of_sb3_are_replaced_by_those_of_hindsight_and_of_sequences():
     kwargs = dict(n_sampled_goal=2, goal_selection_strategy="final")
     model = PERDQN(
         "MultiInputPolicy",
@@ -322,30 +307,19 @@ def test_the_her_buffer_of_sb3_is_replaced():
     assert type(model.replay_buffer) is PrioritizedHerReplayBuffer
     assert model.replay_buffer.n_sampled_goal == 2
     assert (model.replay_buffer.priorities > 0).any()
-
-
-def test_recurrent_algorithms_replace_buffers_of_sb3():
     model = PERRecurrentDQN("MlpLstmPolicy", "CartPole-v1", replay_buffer_class=ReplayBuffer, **SMALL)
     assert type(model.replay_buffer) is PrioritizedSequenceReplayBuffer
 
 
-@pytest.mark.parametrize("base", [ReplayBuffer, HerReplayBuffer])
-def test_other_buffers_that_are_not_prioritized_are_refused(base):
+def test_other_buffers_that_are_not_prioritized_are_refused():
     """The message names the class to derive from."""
-
-    class Own(base):
-        pass
-
-    wanted = "PrioritizedHerReplayBuffer" if base is HerReplayBuffer else "PrioritizedReplayBuffer"
-    for cls in (PERSAC, PERDQN):
+    for cls, base, wanted in (
+        (PERSAC, ReplayBuffer, "PrioritizedReplayBuffer"),
+        (PERDQN, HerReplayBuffer, "PrioritizedHerReplayBuffer"),
+    ):
+        own = type("Own", (base,), {})
         with pytest.raises(ValueError, match=rf"\bOwn is not: use a subclass of {wanted}"):
-            cls("MlpPolicy", env_of(cls), replay_buffer_class=Own)
-
-
-def test_a_prioritized_buffer_in_a_stock_algorithm_warns():
-    model = SAC("MlpPolicy", "Pendulum-v1", replay_buffer_class=PrioritizedReplayBuffer, **SMALL)
-    with pytest.warns(UserWarning, match=r"update_priorities\(\) was not called"):
-        model.learn(40)
+            cls("MlpPolicy", env_of(cls), replay_buffer_class=own)
 
 
 def test_hindsight_needs_an_environment_with_goals():

@@ -14,7 +14,6 @@ from stable_baselines3.common.envs import SimpleMultiObsEnv
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
 from sb3_per import LAP, PERDQN, PERSAC, IgnoredSettingWarning, PrioritizedReplayBuffer
-from sb3_per.monitoring.plots import plot_buffer
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
 
 # A setting that the buffer does not accept, and what the message names.
@@ -73,22 +72,19 @@ def test_names_of_schemes_in_upper_case_are_accepted():
     assert isinstance(model.replay_buffer.scheme, LAP)
 
 
-@pytest.mark.parametrize(
-    ("entry", "named"),
-    [
-        (dict(replay_buffer_kwargs=dict(beta0=0.4)), "'beta_start'"),
-        (dict(replay_buffer_kwargs=dict(alpha="0.6")), "Pass a number, not a string"),
-        (dict(prioritized_replay_alpha=0.6), "replay_buffer_kwargs=dict(alpha=0.6)"),
-    ],
-)
-def test_a_hyperparameter_file_gets_the_same_messages(entry, named, tmp_path, monkeypatch):
+def test_a_hyperparameter_file_gets_the_same_messages(tmp_path, monkeypatch):
     pytest.importorskip("rl_zoo3")
     from sb3_per.zoo import main
 
     monkeypatch.chdir(tmp_path)
-    Path("own.yml").write_text(yaml.safe_dump({"CartPole-v1": {"n_timesteps": 10, "policy": "MlpPolicy", **entry}}))
     command = "train --algo per_dqn --env CartPole-v1 -conf own.yml --eval-freq -1"
-    assert named in message_of(lambda: main(command.split()))
+    for entry, named in (
+        (dict(replay_buffer_kwargs=dict(beta0=0.4)), "'beta_start'"),
+        (dict(replay_buffer_kwargs=dict(alpha="0.6")), "Pass a number, not a string"),
+        (dict(prioritized_replay_alpha=0.6), "replay_buffer_kwargs=dict(alpha=0.6)"),
+    ):
+        Path("own.yml").write_text(yaml.safe_dump({"CartPole-v1": {"n_timesteps": 10, "policy": "MlpPolicy", **entry}}))
+        assert named in message_of(lambda: main(command.split()))
 
 
 def test_frames_for_observations_that_are_not_stacks_give_a_warning():
@@ -118,12 +114,6 @@ def test_settings_with_effect_in_learn_do_not_warn(recwarn):
     assert not any(isinstance(each.message, IgnoredSettingWarning) for each in recwarn)
 
 
-def test_a_plot_takes_a_model_and_refuses_a_model_without_priorities():
-    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=100).learn(40)
-    assert len(plot_buffer(model).axes) == 1
-    assert "plot_buffer() takes a prioritized buffer" in message_of(lambda: plot_buffer([1, 2]))
-
-
 class Images(gym.Env):
     """Images with channels last, which SB3 transposes by itself."""
 
@@ -136,32 +126,27 @@ class Images(gym.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-@pytest.mark.parametrize("norm_obs", [False, True])
-@pytest.mark.parametrize(
-    "make_env, policy, wrappers, right_order",
-    [
-        ("CartPole-v1", "MlpPolicy", [lambda env: VecFrameStack(env, 4)], "VecNormalize(VecFrameStack(env))"),
+@pytest.mark.filterwarnings("ignore:The environment is already wrapped")
+def test_vec_normalize_inside_of_another_wrapper_gets_the_right_order():
+    """Before the first step. SB3 stores observations from before normalization, which have another shape then."""
+    vector, image = make_vec_env("CartPole-v1"), make_vec_env(Images)
+    both = VecNormalize(make_vec_env(SimpleMultiObsEnv), norm_obs_keys=["vec"])
+    only_rewards = VecNormalize(image, norm_obs=False)
+    for env, policy, right_order in (
+        (VecFrameStack(VecNormalize(vector), 4), "MlpPolicy", "VecNormalize(VecFrameStack(env))"),
+        (VecFrameStack(VecNormalize(vector, norm_obs=False), 4), "MlpPolicy", "VecNormalize(VecFrameStack(env))"),
         (
-            SimpleMultiObsEnv,
+            VecMonitor(VecFrameStack(both, 2)),
             "MultiInputPolicy",
-            [lambda env: VecFrameStack(env, 2), VecMonitor],
             "VecNormalize(VecTransposeImage(VecFrameStack(env)))",
         ),
-        (Images, "CnnPolicy", [], "VecNormalize(VecTransposeImage(env))"),
-        (Images, "CnnPolicy", [lambda env: VecFrameStack(env, 4)], "VecNormalize(VecTransposeImage(VecFrameStack(env)))"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:The environment is already wrapped")
-def test_vec_normalize_inside_of_another_wrapper_gets_the_right_order(make_env, policy, wrappers, right_order, norm_obs):
-    """Before the first step. SB3 stores observations from before normalization, which have another shape then."""
-    keys = ["vec"] if make_env is SimpleMultiObsEnv else None
-    env: Any = VecNormalize(make_vec_env(make_env), norm_obs=norm_obs and make_env is not Images, norm_obs_keys=keys)
-    for wrapper in wrappers:
-        env = wrapper(env)
-    model = PERDQN(policy, env, buffer_size=20)
-    with pytest.raises(ValueError, match=f"VecNormalize on the outside: {re.escape(right_order)}$"):
-        model.learn(10)
-    assert model.num_timesteps == 0 and model._last_obs is None
+        (only_rewards, "CnnPolicy", "VecNormalize(VecTransposeImage(env))"),
+        (VecFrameStack(only_rewards, 4), "CnnPolicy", "VecNormalize(VecTransposeImage(VecFrameStack(env)))"),
+    ):
+        model = PERDQN(policy, env, buffer_size=20)
+        with pytest.raises(ValueError, match=f"VecNormalize on the outside: {re.escape(right_order)}$"):
+            model.learn(10)
+        assert model.num_timesteps == 0 and model._last_obs is None
 
 
 @pytest.mark.filterwarnings("ignore:The environment is already wrapped")

@@ -16,7 +16,7 @@ class CountsTensors(PERDQN):
     """Count the tensors that are alive at two steps of a call of `train`."""
 
     def _update(self, batch: Any, gradient_step: int) -> Any:
-        if gradient_step in (200, 600):
+        if gradient_step in (70, 198):  # as many are waiting to be read
             gc.collect()  # what other tests have left
             self.counts = [*getattr(self, "counts", []), sum(issubclass(type(each), th.Tensor) for each in gc.get_objects())]
         return super()._update(batch, gradient_step)
@@ -24,14 +24,13 @@ class CountsTensors(PERDQN):
 
 def test_a_long_call_of_train_holds_no_more_tensors_than_a_short_one():
     model = filled_model(CountsTensors, "MlpPolicy", "CartPole-v1")
-    model.train(601, batch_size=8)
+    model.train(199, batch_size=8)
     before, after = model.counts
-    assert abs(after - before) < 200  # two or more for each of 400 steps, if they were kept
+    assert abs(after - before) < 100  # two or more for each of 128 steps, if they were kept
 
 
-@pytest.mark.parametrize("n_steps", [64, 150])
-def test_sums_give_the_means_of_lists(n_steps):
-    rng, metrics = np.random.default_rng(0), MeanMetrics()
+def test_sums_give_the_means_of_lists():
+    n_steps, rng, metrics = 150, np.random.default_rng(0), MeanMetrics()
     assert metrics.means() == {}
     weights, losses, rare = rng.random((8, n_steps), np.float32), rng.random(n_steps, np.float32), []
     for step in range(n_steps):

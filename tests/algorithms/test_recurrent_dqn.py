@@ -10,6 +10,7 @@ from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.save_util import save_to_pkl
+from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import (
@@ -17,7 +18,6 @@ from sb3_per import (
     PERRecurrentDQN,
     PERRecurrentSAC,
     PrioritizedDictSequenceReplayBuffer,
-    PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.algorithms.recurrent.networks import zero_states
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
@@ -38,6 +38,18 @@ def make(form: str = "box", n_envs: int = 2, **kwargs: Any) -> PERRecurrentDQN:
     return PERRecurrentDQN(POLICIES[form], envs(n_envs, form), **{**SMALL, **kwargs})
 
 
+@pytest.fixture(scope="module")
+def _learned() -> PERRecurrentDQN:
+    return make().learn(200)
+
+
+@pytest.fixture
+def learned(_learned) -> PERRecurrentDQN:
+    """Copy a model that has learned for 200 steps, and seed the generators."""
+    set_random_seed(0)
+    return copy.deepcopy(_learned)
+
+
 def unrolled(network: Any, batch: Any) -> th.Tensor:
     """Compute the Q-values at all observations of windows."""
     return network(network.unroll_memory(batch))
@@ -54,9 +66,7 @@ def q_by_hand(model: PERRecurrentDQN, ids: list[int], states: list[np.ndarray]) 
     return np.array(found)
 
 
-@pytest.mark.parametrize(
-    "setting, n_layers", [(dict(exploration_fraction=1.0), 1), (dict(learning_starts=10_000), 2), ({}, 2)]
-)
+@pytest.mark.parametrize("setting, n_layers", [(dict(exploration_fraction=1.0), 1), (dict(learning_starts=10_000), 2)])
 def test_unrolled_windows_have_the_states_of_acting(setting, n_layers):
     """
     Compare Q-values of windows with those computed step by step from the start of the episode. The weights do not change.
@@ -66,7 +76,7 @@ def test_unrolled_windows_have_the_states_of_acting(setting, n_layers):
     model = make(replay_buffer_class=Recorder, gradient_steps=0, policy_kwargs=policy_kwargs, **setting)
     learn_with_seams(model)
     buffer = model.replay_buffer
-    batch = buffer.sample(64)
+    batch = buffer.sample(24)
     with th.no_grad():
         q_values = unrolled(model.q_net, batch).numpy()
     n_full = 0
@@ -81,11 +91,10 @@ def test_unrolled_windows_have_the_states_of_acting(setting, n_layers):
     assert n_full > 3  # with a stored state that is not zero
 
 
-def test_without_stored_states_windows_start_from_zeros():
-    model = make(replay_buffer_kwargs=dict(store_state=False)).learn(200)
+def test_without_stored_states_windows_start_from_zeros(learned):
+    model = make(replay_buffer_kwargs=dict(store_state=False), gradient_steps=0).learn(100)
     assert all((state == 0).all() for state in model.replay_buffer.sample(20).states)
-    model = make().learn(200)
-    assert any((state != 0).any() for state in model.replay_buffer.sample(20).states)
+    assert any((state != 0).any() for state in learned.replay_buffer.sample(20).states)
 
 
 def gradients(model: PERRecurrentDQN, batch: Any) -> list[np.ndarray]:
@@ -95,9 +104,9 @@ def gradients(model: PERRecurrentDQN, batch: Any) -> list[np.ndarray]:
     return [parameter.grad.numpy().copy() for parameter in model.q_net.parameters()]
 
 
-def test_burn_in_has_no_gradient():
+def test_burn_in_has_no_gradient(learned):
     """Neither the observations of the prefix nor the states before the prefix receive gradients."""
-    model = make().learn(200)
+    model = learned
     batch = model.replay_buffer.sample(16)
     assert (batch.prefix_lengths > 0).any()
     batch.prefix.requires_grad_(True)
@@ -113,9 +122,9 @@ def test_burn_in_has_no_gradient():
         assert state.grad is None or (state.grad[:, has_prefix] == 0).all()
 
 
-def test_burn_in_warms_up_each_network():
+def test_burn_in_warms_up_each_network(learned):
     """The states after the prefix depend on the prefix, in the online and in the target network."""
-    model = make().learn(200)
+    model = learned
     batch = model.replay_buffer.sample(16)
     other = batch._replace(prefix=batch.prefix + 1.0)
     has_prefix = (batch.prefix_lengths > 0).numpy()
@@ -123,21 +132,18 @@ def test_burn_in_warms_up_each_network():
         for net in (model.q_net, model.q_net_target):
             changed = (unrolled(net, batch) - unrolled(net, other)).abs().amax(dim=(0, 2)).numpy()
             np.testing.assert_array_equal(changed > 1e-5, has_prefix)
-        for parameter in model.q_net_target.lstm.parameters():
-            parameter.add_(0.1)
         before = model.td_errors(batch)
         for parameter in model.q_net_target.lstm.parameters():
-            parameter.sub_(0.1)
+            parameter.add_(0.1)
         assert not th.equal(model.td_errors(batch), before)
 
 
-@pytest.mark.parametrize("form", ["dict"])
-def test_nan_in_the_padding_has_no_effect(form):
+def test_nan_in_the_padding_has_no_effect():
     """
     Loss, gradients and TD errors do not change, except for rounding: an LSTM may round differently without gradient, as
     `td_errors` has it.
     """
-    model = make(form).learn(200)
+    model = make("dict", gradient_steps=0).learn(120)
     batch = model.replay_buffer.sample(32)
     assert not batch.mask.all()
     bad = spoiled(batch)
@@ -153,7 +159,7 @@ def test_nan_in_the_padding_has_no_effect(form):
 @pytest.mark.parametrize("value_rescaling, double_q", [(False, True), (True, False)])
 def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
     """The reference goes step by step, with n-step returns, terminations, truncations, weights, and the mean over steps."""
-    model = make(double_q=double_q, value_rescaling=value_rescaling, n_steps=3).learn(300)
+    model = make(double_q=double_q, value_rescaling=value_rescaling, n_steps=3).learn(200)
     with th.no_grad():
         for parameter in model.q_net_target.parameters():
             parameter.add_(0.05 * th.randn_like(parameter))
@@ -182,7 +188,7 @@ def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
 
 def test_window_priorities_mix_maximum_and_mean_of_td_errors():
     """Priorities come from the TD errors before the update: eta max + (1 - eta) mean over the steps of the window."""
-    model = make(replay_buffer_kwargs=dict(eta=0.7, epsilon=0.01, alpha=1.0)).learn(200)
+    model = make(replay_buffer_kwargs=dict(eta=0.7, epsilon=0.01, alpha=1.0)).learn(100)
     buffer = model.replay_buffer
     batch = buffer.sample(8)
     buffer.sample = lambda *args, **kwargs: batch
@@ -200,7 +206,7 @@ def test_window_priorities_mix_maximum_and_mean_of_td_errors():
 # ---- predict
 
 
-@pytest.mark.parametrize("form", POLICIES)
+@pytest.mark.parametrize("form", ["box", "dict"])
 def test_predict_takes_and_returns_states(form):
     """Cover no state, one observation or several, episode starts by environment, and deterministic actions."""
     model, env = make(form, 3), envs(3, form)
@@ -239,8 +245,8 @@ def test_environments_explore_independently_without_changing_the_state():
     assert single == {0, 1, 2}
 
 
-def test_evaluate_policy_passes_the_state_on():
-    model = make().learn(200)
+def test_evaluate_policy_passes_the_state_on(learned):
+    model = learned
     env = envs(1)
     model.exploration_rate = 1.0
     env.seed(5)
@@ -259,14 +265,14 @@ def test_no_update_is_made_before_the_first_window_is_complete(algorithm, tmp_pa
     arguments = copy.deepcopy({**SMALL, "train_freq": 1, "learning_starts": 0})
     model = algorithm("MlpLstmPolicy", env, **arguments).learn(4)
     assert model._n_updates == 0
-    model.learn(60, reset_num_timesteps=False)
+    model.learn(32, reset_num_timesteps=False)
     assert model._n_updates > 0
     model.save(tmp_path / "model")
     resumed = algorithm.load(tmp_path / "model", env=env)
     before = resumed._n_updates
     resumed.learn(4, reset_num_timesteps=False)
     assert resumed._n_updates == before
-    resumed.learn(60, reset_num_timesteps=False)
+    resumed.learn(32, reset_num_timesteps=False)
     assert resumed._n_updates > before
 
 
@@ -277,15 +283,14 @@ def test_an_update_without_any_step_is_an_error():
         model.train(1)
 
 
-@pytest.mark.parametrize("form, n_envs", [("box", 1), ("dict", 2)])
-def test_a_saved_model_continues_with_its_buffer_and_states(form, n_envs, tmp_path):
+def test_a_saved_model_continues_with_its_buffer_and_states(tmp_path):
     """The networks change while learning, the zip and the buffer are loaded with the states, and learning continues."""
+    form, n_envs = "dict", 2
     model = make(form, n_envs)
     before = copy.deepcopy(list(model.q_net.parameters()))
-    model.learn(200, callback=EvalCallback(envs(1, form), n_eval_episodes=1, eval_freq=90, verbose=0, warn=False))
+    model.learn(120, callback=EvalCallback(envs(1, form), n_eval_episodes=1, eval_freq=40, verbose=0, warn=False))
     assert all(not th.equal(a, b) for a, b in zip(model.q_net.parameters(), before, strict=True))
-    expected = PrioritizedDictSequenceReplayBuffer if form == "dict" else PrioritizedSequenceReplayBuffer
-    assert type(model.replay_buffer) is expected
+    assert type(model.replay_buffer) is PrioritizedDictSequenceReplayBuffer
     metrics = model.logger.name_to_value
     assert 0 < metrics["per/valid_fraction"] <= 1 and metrics["per/replay_ratio"] > 0
     model.save(tmp_path / "m")
@@ -296,37 +301,26 @@ def test_a_saved_model_continues_with_its_buffer_and_states(form, n_envs, tmp_pa
     obs = envs(n_envs, form).reset()
     for a, b in zip(loaded.predict(obs, deterministic=True)[1], model.predict(obs, deterministic=True)[1], strict=True):
         np.testing.assert_array_equal(a, b)
-    loaded.learn(60, reset_num_timesteps=False)
+    loaded.learn(24, reset_num_timesteps=False)
     policy = type(model.policy).load
     model.policy.save(tmp_path / "p")
     np.testing.assert_array_equal(policy(tmp_path / "p").predict(obs)[0], model.predict(obs, deterministic=True)[0])
 
 
-@pytest.mark.parametrize(
-    "changed, suffix",
-    [
-        (dict(eta=0.3), "pkl"),
-        (dict(sequence_period=2), "pkl"),
-        (dict(sequence_period=2), "buffer"),
-        (dict(store_state=False), "buffer"),
-    ],
-)
-def test_a_loaded_buffer_has_the_settings_of_the_model(changed, suffix, tmp_path):
-    model = make("box", 2).learn(200)
-    if suffix == "pkl":
-        save_to_pkl(tmp_path / "b.pkl", model.replay_buffer)
-    else:
-        model.save_replay_buffer(tmp_path / "b")
-    other = PERRecurrentDQN("MlpLstmPolicy", envs(2), **{**SMALL, "replay_buffer_kwargs": changed})
-    with pytest.warns(UserWarning, match=f"{next(iter(changed))}=.*this model: {next(iter(changed.values()))}"):
-        other.load_replay_buffer(tmp_path / ("b.pkl" if suffix == "pkl" else "b"))
-    assert vars(other.replay_buffer).items() >= changed.items()
-    other.learn(60, reset_num_timesteps=False)
+def test_a_loaded_buffer_has_the_settings_of_the_model(learned, tmp_path):
+    save_to_pkl(tmp_path / "b.pkl", learned.replay_buffer)
+    learned.save_replay_buffer(tmp_path / "b")
+    for name, value, file in (("eta", 0.3, "b.pkl"), ("sequence_period", 2, "b"), ("store_state", False, "b")):
+        other = make(replay_buffer_kwargs={name: value})
+        with pytest.warns(UserWarning, match=f"{name}=.*this model: {value}"):
+            other.load_replay_buffer(tmp_path / file)
+        assert getattr(other.replay_buffer, name) == value
+        other.learn(24, reset_num_timesteps=False)
 
 
 def test_observations_are_stored_as_they_are_and_normalized_when_drawn():
     env = VecNormalize(envs(2), clip_obs=0.01)
-    model = PERRecurrentDQN("MlpLstmPolicy", env, **SMALL).learn(200)
+    model = PERRecurrentDQN("MlpLstmPolicy", env, **SMALL).learn(100)
     assert np.abs(model.replay_buffer.observations[:50]).max() > 0.01
     observations = model.replay_buffer.sample(4, env=env).observations
     assert observations.shape == (8, 4, 3) and 0 < observations.abs().max() <= 0.01

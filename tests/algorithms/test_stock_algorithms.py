@@ -1,5 +1,6 @@
 """Uniform runs equal runs of the stock algorithms, and a stock algorithm with a prioritized buffer gives a warning."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -38,24 +39,20 @@ def test_a_uniform_run_equals_a_stock_run(cls):
     np.testing.assert_array_equal(found[0][1], found[1][1])  # as many random numbers
 
 
-@pytest.mark.parametrize(
-    "cls, env, kwargs, complains",
-    [
-        (DQN, "CartPole-v1", {}, True),
+def test_a_stock_algorithm_with_a_prioritized_buffer_warns_once():
+    """It draws by priorities, but does not update them."""
+    for cls, env, kwargs, complains in (
         (SAC, "Pendulum-v1", {}, True),
         (DQN, "CartPole-v1", dict(scheme="uniform"), False),
-        (SAC, "Pendulum-v1", dict(alpha=0.0), False),
-    ],
-)
-def test_a_stock_algorithm_with_a_prioritized_buffer_warns_once(cls, env, kwargs, complains):
-    """It draws by priorities, but does not update them."""
-    settings: dict[str, Any] = dict(learning_starts=5, batch_size=4, train_freq=1, policy_kwargs=dict(net_arch=[4]))
-    model = cls("MlpPolicy", env, replay_buffer_class=PrioritizedReplayBuffer, replay_buffer_kwargs=kwargs, **settings)
-    with caught_user_warnings() as caught:
-        model.learn(60)
-    said = [text for text in caught if "update_priorities() was not called" in text]
-    assert len(said) == complains
-    assert all("PERSAC for SAC" in text for text in said)
+        (DQN, "CartPole-v1", dict(alpha=0.0), False),
+    ):
+        settings: dict[str, Any] = dict(learning_starts=5, batch_size=4, train_freq=1, policy_kwargs=dict(net_arch=[4]))
+        model = cls("MlpPolicy", env, replay_buffer_class=PrioritizedReplayBuffer, replay_buffer_kwargs=kwargs, **settings)
+        with caught_user_warnings() as caught:
+            model.learn(40)
+        said = [text for text in caught if "update_priorities() was not called" in text]
+        assert len(said) == complains
+        assert all("PERSAC for SAC" in text for text in said)
 
 
 class Base(PERDQN):
@@ -82,32 +79,25 @@ def test_a_train_method_of_the_user_that_forgets_priorities_is_named():
         CountsUpdates("MlpPolicy", "CartPole-v1", learning_starts=5, batch_size=4, train_freq=1).learn(30)
         uniform = dict(scheme="uniform")
         Base("MlpPolicy", "CartPole-v1", learning_starts=5, train_freq=1, replay_buffer_kwargs=uniform).learn(30)
+        PERSAC("MlpPolicy", "Pendulum-v1", learning_starts=5, batch_size=4, policy_kwargs=dict(net_arch=[4])).learn(30)
 
 
-@pytest.mark.parametrize("cls, env", [(PERDQN, "CartPole-v1"), (PERSAC, "Pendulum-v1")])
-def test_prioritized_algorithms_do_not_warn(cls, env, tmp_path, recwarn):
-    model = cls("MlpPolicy", env, learning_starts=5, batch_size=4, train_freq=1, policy_kwargs=dict(net_arch=[4]))
-    model.learn(60)
-    assert not [w for w in recwarn if "update_priorities" in str(w.message)]
-
-
-@pytest.mark.parametrize("handles_timeouts", [False, True])
-@pytest.mark.parametrize("resets", [False, True])
-def test_a_second_learn_ends_the_episode_that_its_reset_leaves(resets, handles_timeouts):
+def test_a_second_learn_ends_the_episode_that_its_reset_leaves():
     """
     The stock class joins the two episodes. With `handle_timeout_termination=False`, SB3 stores a truncation as a termination.
     """
-    found = []
-    for cls in (DQN, PERDQN):
-        kwargs = dict(handle_timeout_termination=handles_timeouts)
-        model = cls("MlpPolicy", counting_env(1), learning_starts=99, buffer_size=100, replay_buffer_kwargs=kwargs)
-        for _ in range(2):
-            model.learn(8, reset_num_timesteps=resets)
-        buffer = model.replay_buffer
-        found.append((np.flatnonzero(buffer.dones), np.flatnonzero(buffer.timeouts)))
-        is_terminal = buffer.dones[7, 0] * (1 - buffer.timeouts[7, 0])
-        assert is_terminal == (cls is PERDQN and resets and not handles_timeouts)
-    (stock_dones, stock_timeouts), (dones, timeouts) = found
-    assert stock_dones.size == stock_timeouts.size == 0
-    assert dones.tolist() == ([7] if resets else [])
-    assert timeouts.tolist() == ([7] if resets and handles_timeouts else [])
+    for resets, handles_timeouts in itertools.product((False, True), repeat=2):
+        found = []
+        for cls in (DQN, PERDQN):
+            kwargs = dict(handle_timeout_termination=handles_timeouts)
+            model = cls("MlpPolicy", counting_env(1), learning_starts=99, buffer_size=100, replay_buffer_kwargs=kwargs)
+            for _ in range(2):
+                model.learn(8, reset_num_timesteps=resets)
+            buffer = model.replay_buffer
+            found.append((np.flatnonzero(buffer.dones), np.flatnonzero(buffer.timeouts)))
+            is_terminal = buffer.dones[7, 0] * (1 - buffer.timeouts[7, 0])
+            assert is_terminal == (cls is PERDQN and resets and not handles_timeouts)
+        (stock_dones, stock_timeouts), (dones, timeouts) = found
+        assert stock_dones.size == stock_timeouts.size == 0
+        assert dones.tolist() == ([7] if resets else [])
+        assert timeouts.tolist() == ([7] if resets and handles_timeouts else [])

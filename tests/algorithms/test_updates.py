@@ -51,7 +51,7 @@ def test_equal_weights_give_the_update_of_the_stock_parent(name, batch_size):
         assert th.equal(before[key], value), key
 
     batches = recorded(per.replay_buffer)
-    n_calls, gradient_steps = 3, 4
+    n_calls, gradient_steps = 3, 2
     th.manual_seed(1)
     for call in range(n_calls):
         per._update_current_progress_remaining(call, n_calls)
@@ -68,12 +68,8 @@ def test_equal_weights_give_the_update_of_the_stock_parent(name, batch_size):
     changed = 0
     for key, value in parameters(stock).items():
         actual = parameters(per)[key]
-        if batch_size == 32 and cls in (
-            PERSAC,
-            PERTD3,
-            PERDDPG,
-            PERDQN,
-        ):  # a power of two: the order of the same operations does not even change the rounding
+        # A power of two: the order of the same operations does not even change the rounding.
+        if batch_size == 32 and cls in (PERSAC, PERTD3, PERDDPG, PERDQN):
             assert th.equal(actual, value), key
         th.testing.assert_close(actual, value, rtol=1e-4, atol=1e-6, msg=key)
         changed += not th.equal(before[key], value)
@@ -93,11 +89,10 @@ def test_equal_weights_give_the_update_of_the_stock_parent(name, batch_size):
             assert logged[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
 
 
-@pytest.mark.parametrize("cls", [PERSAC, PERCrossQ])
-def test_actor_loss_has_no_gradient_for_the_critics(cls, monkeypatch):
+@pytest.mark.parametrize("cls, arguments", [(PERSAC, {}), (PERCrossQ, dict(policy_delay=1))])
+def test_actor_loss_has_no_gradient_for_the_critics(cls, arguments, monkeypatch):
     """Parameters that the user has frozen stay frozen."""
-    model = filled_model(cls, "MlpPolicy", "Pendulum-v1", policy_delay=1) if cls in (PERTD3, PERCrossQ) else None
-    model = model or filled_model(cls, "MlpPolicy", "Pendulum-v1")
+    model = filled_model(cls, "MlpPolicy", "Pendulum-v1", **arguments)
     critic_parameters = list(model.critic.parameters())
     trainable = [parameter.requires_grad for parameter in critic_parameters]
     trained_by_user = critic_parameters[-1]
@@ -123,13 +118,13 @@ def test_actor_loss_has_no_gradient_for_the_critics(cls, monkeypatch):
     assert [parameter.requires_grad for parameter in critic_parameters] == trainable
 
 
-@pytest.mark.parametrize("foreach, expected", [(None, True), (False, False)])
-def test_optimizers_step_all_parameters_together(foreach, expected):
+def test_optimizers_step_all_parameters_together():
     """The user's `foreach` wins, and optimizers without this option do not change."""
-    policy_kwargs = dict(SMALL, optimizer_kwargs=dict(foreach=foreach))
-    model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1", policy_kwargs=policy_kwargs)
-    model.train(gradient_steps=1, batch_size=8)
-    assert model.critic.optimizer.param_groups[0]["foreach"] is expected
+    for foreach, expected in ((None, True), (False, False)):
+        policy_kwargs = dict(SMALL, optimizer_kwargs=dict(foreach=foreach))
+        model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1", policy_kwargs=policy_kwargs)
+        model.train(gradient_steps=1, batch_size=8)
+        assert model.critic.optimizer.param_groups[0]["foreach"] is expected
 
     policy_kwargs = dict(SMALL, optimizer_class=RMSpropTFLike)
     model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", policy_kwargs=policy_kwargs)
@@ -196,9 +191,7 @@ def test_a_weight_of_2_counts_as_two_transitions(name):
     assert max(gradient.norm() for gradient in found[0]) > 1e-3
 
 
-@pytest.mark.parametrize(
-    "name, scheme", [("sac", "lap"), ("td3", "pal"), ("ddpg", "lap"), ("dqn", "pal"), ("crossq-plain", "lap")]
-)
+@pytest.mark.parametrize("name, scheme", [("sac", "lap"), ("td3", "pal"), ("dqn", "pal"), ("crossq-plain", "lap")])
 def test_lap_and_pal_updates_follow_the_formulas(name, scheme):
     """The gradients of the critics equal those of the paper's loss, for errors below and above kappa."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
@@ -277,9 +270,8 @@ def test_double_q_chooses_with_the_online_network():
 def test_beta_follows_the_training_progress():
     """Beta is linear in the steps of `learn`, for any number of gradient steps, and reaches its end at the last step."""
     for train_freq, gradient_steps in [(1, 1), (4, 8), ((1, "episode"), -1)]:
-        model = PERDQN(
-            "MlpPolicy", "CartPole-v1", learning_starts=10, train_freq=train_freq, gradient_steps=gradient_steps, seed=0
-        )
+        kwargs: dict[str, Any] = dict(train_freq=train_freq, gradient_steps=gradient_steps, policy_kwargs=SMALL, seed=0)
+        model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, batch_size=8, **kwargs)
         seen: list[tuple[float, float]] = []
         train = model.train
 
@@ -288,15 +280,16 @@ def test_beta_follows_the_training_progress():
             seen.append((model.num_timesteps, model.replay_buffer.beta))
 
         model.train = spying  # type: ignore[method-assign]
-        model.learn(200)
+        model.learn(80)
+        assert len(seen) > 1
         for num_timesteps, beta in seen:
-            assert beta == pytest.approx(0.4 + 0.6 * min(num_timesteps / 200, 1.0))
+            assert beta == pytest.approx(0.4 + 0.6 * min(num_timesteps / 80, 1.0))
         assert model.replay_buffer.beta == 1.0
 
 
 def test_resuming_never_lowers_beta():
-    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=500, seed=0)
-    model.learn(100)
+    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=500, policy_kwargs=SMALL, seed=0)
+    model.learn(30)
     assert model.replay_buffer.beta == 1.0
-    model.learn(100, reset_num_timesteps=False)
+    model.learn(30, reset_num_timesteps=False)
     assert model.replay_buffer.beta == 1.0

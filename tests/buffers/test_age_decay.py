@@ -16,7 +16,8 @@ from tests.helpers.saved import KINDS, Goals, Player, make
 
 pytestmark = pytest.mark.filterwarnings("ignore::sb3_per.buffers.settings.IgnoredSettingWarning")
 
-AGED = [kind for kind in KINDS if kind != "rank"]
+#: Frames are left out: how observations are stored is nothing to a draw.
+AGED = [kind for kind in KINDS if kind not in ("rank", "frames")]
 SCHEMES = ("proportional", "lap", "pal", "uniform")
 
 
@@ -82,13 +83,13 @@ def test_masses_are_those_without_decay_times_a_factor_of_age(kind, decay, seed,
         assert_drawn_exactly(aged)
 
 
-@pytest.mark.parametrize("scheme, is_even, n_envs", [("uniform", True, 3), ("pal", False, 1), ("uniform", False, 3)])
+@pytest.mark.parametrize("scheme, is_even, n_envs", [("uniform", True, 3), ("pal", False, 3)])
 def test_draws_by_age_alone_invert_the_distribution(scheme, is_even, n_envs, monkeypatch):
     """Each uniform number finds the transition at which the cumulative distribution, from the newest on, exceeds it."""
     buffer = make_buffer(20, n_envs, scheme=scheme, age_decay=2.5, stratified=False)
     fill([buffer], 50)
     if not is_even:
-        for env, n in ((0, 7), (n_envs - 1, 3)):
+        for env, n in ((0, 7), (2, 3)):
             steps = [np.zeros((n, 1, *shape)) for shape in ((3,), (3,), (2,), (), (), ())]
             buffer.add_steps(np.array([env]), *steps)
     uniforms = np.append(np.random.default_rng(0).random(3000), [0.0, 1.0 - 2.0**-53])
@@ -104,10 +105,9 @@ def test_draws_by_age_alone_invert_the_distribution(scheme, is_even, n_envs, mon
     np.testing.assert_array_equal(drawn[~is_near], expected[~is_near])
 
 
-@pytest.mark.parametrize("kind", ["memory", "her"])
-def test_weights_correct_for_priorities_and_not_for_age(kind):
+def test_weights_correct_for_priorities_and_not_for_age():
     """w = (P / A)^-beta, where A is the draw by age alone over the transitions that can be drawn."""
-    buffer = filled_buffer(kind, age_decay=3.0, beta_start=0.7)
+    buffer = filled_buffer("memory", age_decay=3.0, beta_start=0.7)
     ids = drawable_ids(buffer)
     slots = ids % buffer.priorities.size
     p, by_age = buffer.priorities.ravel()[slots], factors_of(buffer, 3.0).ravel()[slots]
@@ -132,9 +132,7 @@ def assert_n_p_is_exact(buffer: Any, decay: float) -> None:
 @pytest.mark.parametrize(
     "kind, n_envs, scheme",
     [
-        ("plain", 1, "lap"),
-        ("plain", 3, "proportional"),
-        ("actors", 3, "proportional"),
+        ("plain", 3, "lap"),
         ("actors", 3, "uniform"),
         ("memory", 2, "pal"),
         ("her", 2, "uniform"),
@@ -157,9 +155,8 @@ def test_n_p_is_exact_over_ten_capacities(kind, n_envs, scheme):
             assert_n_p_is_exact(buffer, 3.0)
 
 
-@pytest.mark.parametrize("kind", ["frames", "her"])
-def test_equal_priorities_have_weights_of_exactly_1(kind):
-    buffer = make(kind, 16, age_decay=3.0, alpha=0.0)
+def test_equal_priorities_have_weights_of_exactly_1():
+    buffer = make("her", 16, age_decay=3.0, alpha=0.0)
     Player(buffer).add(200)
     np.testing.assert_array_equal(buffer.sample(64).weights.numpy(), 1.0)
 
@@ -171,7 +168,7 @@ def test_successive_draws_without_repeats_have_the_exact_probabilities(scheme):
     buffer.update_priorities(np.arange(3, 7), [1.0, 0.1, 3.0, 0.5])
     p = probabilities(buffer, drawable_ids(buffer))
     np.random.seed(1)
-    n, counts = 6000, np.zeros((4, 4))
+    n, counts = 2000, np.zeros((4, 4))
     for _ in range(n):
         first, second = buffer.sample(2).indices - 3
         counts[first, second] += 1
@@ -215,8 +212,8 @@ def test_demonstrations_keep_their_share_and_have_no_age():
     np.testing.assert_allclose(batch.weights[:, 0], weights / weights.max(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("n_envs", [3])
-def test_weights_of_demonstrations_stay_exact_over_ten_capacities(n_envs):
+def test_weights_of_demonstrations_stay_exact_over_ten_capacities():
+    n_envs = 3
     buffer = make_buffer(10, n_envs, age_decay=3.0, demonstration_fraction=0.25, beta_start=0.6)
     other = make_buffer(8)
     fill([other], 8, seed=5)
@@ -243,7 +240,7 @@ def test_weights_of_demonstrations_stay_exact_over_ten_capacities(n_envs):
 # ---- other buffers with the same transitions
 
 
-@pytest.mark.parametrize("kind", ["frames", "her", "actors", "sequences"])
+@pytest.mark.parametrize("kind", ["her", "actors", "sequences"])
 def test_saved_and_copied_buffers_draw_the_same(kind, tmp_path):
     buffer = make(kind, age_decay=3.0)
     Player(buffer, seed=1).play(120)
@@ -260,7 +257,7 @@ def test_saved_and_copied_buffers_draw_the_same(kind, tmp_path):
 
 @pytest.mark.parametrize(
     "kind, decays",
-    [(kind, ((0.0, 3.0), (3.0, 0.0), (3.0, 1.0))[i % 3]) for i, kind in enumerate(AGED)],
+    [("plain", (0.0, 3.0)), ("her", (3.0, 0.0)), ("actors", (3.0, 1.0)), ("sequences", (3.0, 1.0))],
 )
 def test_another_decay_keeps_the_priorities(kind, decays, tmp_path):
     """A directory, or ``from_replay_buffer``: only the factors of age change."""
@@ -284,11 +281,11 @@ def test_another_decay_keeps_the_priorities(kind, decays, tmp_path):
 
 @pytest.mark.parametrize(
     "decay, scheme",
-    [(1e-320, "uniform"), (1e-9, "proportional"), (600.0, "uniform"), (1e5, "proportional"), (1e12, "uniform")],
+    [(1e-320, "uniform"), (1e5, "proportional"), (1e12, "uniform")],
 )
 def test_every_transition_can_be_drawn_at_any_decay(decay, scheme):
     buffer = make_buffer(50, 2, scheme=scheme, age_decay=decay)
-    for step in range(30):
+    for step in range(15):
         fill([buffer], 7, seed=step)
         ids = buffer.sample(8).indices
         assert (ids >= 0).all()

@@ -1,5 +1,6 @@
 """Buffers, schemes and the monitor refuse arguments that are not numbers, too small, or missing."""
 
+import itertools
 import re
 from fractions import Fraction
 
@@ -19,8 +20,6 @@ from sb3_per import (
     RankBased,
 )
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
-
-TD_ERRORS = np.array([[0.5, -1.5], [-2.0, 2.0], [0.0, 1.0]])
 
 
 def test_settings_that_are_not_numbers_are_refused():
@@ -56,23 +55,18 @@ def test_numbers_of_other_types_are_accepted():
         assert buffer.update_priorities(buffer.sample(3).indices, np.ones(3)) == 3
 
 
-KINDS = {
-    "plain": lambda **kwargs: make_buffer(**kwargs),
-    "dict": lambda **kwargs: make_buffer(obs_space="dict", **kwargs),
-    "frames": lambda **kwargs: make_buffer(obs_space="image", frames=2, **kwargs),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_bad_values_of_buffer_size_and_n_envs_are_refused(kind):
-    space = KINDS[kind]().observation_space
-    cls, frames = type(KINDS[kind]()), KINDS[kind]().frames
-    arguments = (space, ACTION_SPACES["box"], "cpu")
-    for value in (0, -5, 2.5, 1e4, None, True, [3]):
-        with pytest.raises(ValueError, match=re.escape(f"buffer_size must be an integer of at least 1, not {value!r}")):
-            cls(value, *arguments, frames=frames)
-        with pytest.raises(ValueError, match=re.escape(f"n_envs must be an integer of at least 1, not {value!r}")):
-            cls(10, *arguments, n_envs=value, frames=frames)
+def test_bad_values_of_buffer_size_and_n_envs_are_refused():
+    for cls, obs_space, frames in (
+        (PrioritizedReplayBuffer, "image", None),
+        (PrioritizedReplayBuffer, "image", 2),
+        (PrioritizedDictReplayBuffer, "dict", None),
+    ):
+        arguments = (OBSERVATION_SPACES[obs_space], ACTION_SPACES["box"], "cpu")
+        for value in (0, -5, 2.5, 1e4, None, True, [3]):
+            with pytest.raises(ValueError, match=re.escape(f"buffer_size must be an integer of at least 1, not {value!r}")):
+                cls(value, *arguments, frames=frames)
+            with pytest.raises(ValueError, match=re.escape(f"n_envs must be an integer of at least 1, not {value!r}")):
+                cls(10, *arguments, n_envs=value, frames=frames)
 
 
 def test_buffer_size_below_n_envs_gives_one_row():
@@ -93,26 +87,31 @@ def test_empty_spaces_are_refused():
             cls(10, space, action_space, "cpu")
 
 
-@pytest.mark.parametrize(
-    "cls",
-    [PrioritizedReplayBuffer, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedSequenceReplayBuffer],
+BUFFERS = (
+    PrioritizedReplayBuffer,
+    PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
 )
-def test_a_missing_argument_is_named_in_the_error(cls):
-    for args, missing in ((), "buffer_size"), ((10,), "observation_space"), ((10, OBSERVATION_SPACES["box"]), "action_space"):
+
+
+def test_a_missing_argument_is_named_in_the_error():
+    given = ((), "buffer_size"), ((10,), "observation_space"), ((10, OBSERVATION_SPACES["box"]), "action_space")
+    for cls, (args, missing) in itertools.product(BUFFERS, given):
         with pytest.raises(TypeError, match=missing):
             cls(*args)
 
 
-@pytest.mark.parametrize("obs_space, batch_size", [("box", 0), ("dict", -1)])
-def test_sample_observations_refuses_batch_sizes_below_one(obs_space, batch_size):
-    buffer = make_buffer(5, obs_space=obs_space)
-    fill([buffer], 3)
-    with pytest.raises(ValueError, match=f"batch_size must be .*at least 1, not {batch_size}"):
-        buffer.sample_observations(batch_size)
+def test_batch_sizes_below_one_are_refused():
+    for obs_space, batch_size in (("box", 0), ("dict", -1)):
+        buffer = make_buffer(5, obs_space=obs_space)
+        fill([buffer], 3)
+        for draw in (buffer.sample, buffer.sample_observations):
+            with pytest.raises(ValueError, match=f"batch_size must be .*at least 1, not {batch_size}"):
+                draw(batch_size)
 
 
-@pytest.mark.parametrize("name", ["interval", "n_batches", "max_transitions"])
-def test_monitor_refuses_bad_settings(name):
-    for value in (0, [3], "3"):
+def test_monitor_refuses_bad_settings():
+    for name, value in itertools.product(("interval", "n_batches", "max_transitions"), (0, [3], "3")):
         with pytest.raises(ValueError, match=f"{name} must be .*, not .*{re.escape(str(value))}"):
             PriorityMonitor(**{name: value})

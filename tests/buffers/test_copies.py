@@ -12,9 +12,7 @@ from tests.helpers.buffers import assert_same_state, contents_of, fill, filled_b
 SETTINGS: dict[str, dict[str, Any]] = {
     "dict": dict(obs_space="dict", beta_anneal_steps=10),
     "rank": dict(scheme="rank"),
-    "td errors": dict(initial_priority="td_error", scheme="lap"),
-    "recency": dict(recency=0.999, recency_min=3),
-    "unique": dict(unique=True),
+    "td errors": dict(initial_priority="td_error", scheme="lap", unique=True),
 }
 
 

@@ -38,7 +38,7 @@ from tests.helpers.messages import no_user_warnings
 pytestmark = pytest.mark.filterwarnings("ignore:The buffer has .* demonstrations")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(share=st.floats(0.001, 1.0), batch_size=st.integers(1, 300), seed=st.integers(0, 3))
 def test_each_batch_has_exactly_the_set_share_of_demonstrations(share, batch_size, seed):
     buffer = make_buffer(12, 2, demonstration_fraction=share)
@@ -54,11 +54,10 @@ def test_each_batch_has_exactly_the_set_share_of_demonstrations(share, batch_siz
 @pytest.mark.parametrize(
     "kwargs, stratified",
     [
-        ({}, True),
-        (dict(beta_start=0.7), False),
+        (dict(beta_start=0.7), True),
         (dict(scheme="rank"), False),
         (dict(scheme="lap", kappa=0.1), True),
-        (dict(scheme="uniform"), True),
+        (dict(scheme="uniform"), False),
     ],
     ids=str,
 )
@@ -84,12 +83,12 @@ def test_probabilities_and_weights_follow_the_mixture(kwargs, stratified):
         parts.append({int(i): share * m for i, m in zip(ids, masses / masses.sum(), strict=True)})
     probability = parts[0] | parts[1]
 
-    batches = [buffer.sample(64) for _ in range(400)]
+    batches = [buffer.sample(64) for _ in range(200)]
     counts = {i: 0 for i in probability}
     for batch in batches:
         for i in batch.indices.tolist():
             counts[i] += 1
-    expected = np.array(list(probability.values())) * 64 * 400
+    expected = np.array(list(probability.values())) * 64 * 200
     if stratified:  # the counts vary far less than those of independent draws
         np.testing.assert_allclose(list(counts.values()), expected, atol=5 * np.sqrt(expected.max()))
     else:
@@ -132,7 +131,7 @@ def test_demonstrations_stay_after_ten_laps_and_a_reset():
     assert batch.is_demonstration.all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), min_size=1, max_size=6))
 def test_demonstrations_stay_intact_while_their_arrays_grow(sizes):
     """Ids stay the same when arrays grow, and n-step windows never cross the border between two recordings."""
@@ -207,7 +206,7 @@ def test_share_stays_at_its_end_after_the_end_of_training():
 # ---- kinds of buffers
 
 
-@pytest.mark.parametrize("obs_space, n_steps", [("box", 1), ("dict", 3), ("discrete", 1)])
+@pytest.mark.parametrize("obs_space, n_steps", [("box", 1), ("dict", 3)])
 def test_demonstrations_are_read_like_ordinary_transitions(obs_space, n_steps):
     """Check against a plain prioritized buffer with the same rows; normalization happens when a batch is drawn."""
     space = OBSERVATION_SPACES[obs_space]
@@ -275,14 +274,14 @@ def test_demonstrations_may_have_another_number_of_environments():
     assert len(buffer.demonstrations) == 20 and buffer.size() == 0
 
 
-@pytest.mark.parametrize("kind", ["prioritized", "stock", "itself"])
-def test_add_demonstrations_from_takes_all_transitions_of_a_buffer(kind):
-    buffer, other = make_buffer(12, 2, demonstration_fraction=1.0), make_buffer(12, 2)
-    stock = stock_like(other)
-    fill([other, stock, buffer], 30)
-    buffer.add_demonstrations_from({"prioritized": other, "stock": stock, "itself": buffer}[kind])
-    rewards = buffer.sample(300).rewards
-    assert set(rewards.ravel().tolist()) == set(other.rewards.ravel().tolist())
+def test_add_demonstrations_from_takes_all_transitions_of_a_buffer():
+    for kind in ("prioritized", "stock", "itself"):
+        buffer, other = make_buffer(12, 2, demonstration_fraction=1.0), make_buffer(12, 2)
+        stock = stock_like(other)
+        fill([other, stock, buffer], 30)
+        buffer.add_demonstrations_from({"prioritized": other, "stock": stock, "itself": buffer}[kind])
+        rewards = buffer.sample(300).rewards
+        assert set(rewards.ravel().tolist()) == set(other.rewards.ravel().tolist()), kind
 
 
 def rewards_of(buffer: PrioritizedReplayBuffer) -> list[float]:
@@ -290,15 +289,15 @@ def rewards_of(buffer: PrioritizedReplayBuffer) -> list[float]:
     return sorted(buffer.demonstrations.storage.rewards[: len(buffer.demonstrations), 0].tolist())
 
 
-@pytest.mark.parametrize("has_experience", [True, False])
-def test_add_demonstrations_from_takes_experience_and_demonstrations(has_experience):
-    other, buffer = mixed(n_demonstrations=9), make_buffer(5, 3, demonstration_fraction=1.0)
-    if not has_experience:
-        other.reset()
-    expected = np.concatenate([other.rewards[: other.size()].ravel(), rewards_of(other)])
-    buffer.add_demonstrations_from(other)
-    assert rewards_of(buffer) == sorted(expected.tolist())
-    assert len(expected) == (24 + 9 if has_experience else 9)
+def test_add_demonstrations_from_takes_experience_and_demonstrations():
+    for n_expected in (24 + 9, 9):
+        other, buffer = mixed(n_demonstrations=9), make_buffer(5, 3, demonstration_fraction=1.0)
+        if n_expected == 9:
+            other.reset()
+        expected = np.concatenate([other.rewards[: other.size()].ravel(), rewards_of(other)])
+        buffer.add_demonstrations_from(other)
+        assert rewards_of(buffer) == sorted(expected.tolist())
+        assert len(expected) == n_expected
 
 
 def test_a_buffer_that_adds_itself_has_its_demonstrations_once():
@@ -322,18 +321,18 @@ def test_actions_recorded_with_other_bounds_are_scaled_anew(is_demonstration, sh
     np.testing.assert_allclose(stored, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("is_demonstration", [True, False])
-def test_an_action_outside_of_the_new_bounds_is_named_and_nothing_changes(is_demonstration):
-    recorded, buffer = bounded(-4, 4), bounded(-1, 3)
-    raw = np.full((6, 2, 2), 0.5)
-    raw[4, 0, 1], raw[2, 1, 0] = -2.0, 3.5
-    record(recorded, raw, is_demonstration)
-    record(buffer, np.zeros((3, 2, 2)), is_demonstration=True)
-    before = buffer.demonstrations.storage.actions.copy()
-    with pytest.raises(ValueError, match=r"Action 4 of 12 .* is \[ 0\.5 -2\. \], outside of .* Box\(-1\.0, 3\.0"):
-        buffer.add_demonstrations_from(recorded)
-    assert len(buffer.demonstrations) == 6
-    np.testing.assert_array_equal(buffer.demonstrations.storage.actions, before)
+def test_an_action_outside_of_the_new_bounds_is_named_and_nothing_changes():
+    for is_demonstration in (True, False):
+        recorded, buffer = bounded(-4, 4), bounded(-1, 3)
+        raw = np.full((6, 2, 2), 0.5)
+        raw[4, 0, 1], raw[2, 1, 0] = -2.0, 3.5
+        record(recorded, raw, is_demonstration)
+        record(buffer, np.zeros((3, 2, 2)), is_demonstration=True)
+        before = buffer.demonstrations.storage.actions.copy()
+        with pytest.raises(ValueError, match=r"Action 4 of 12 .* is \[ 0\.5 -2\. \], outside of .* Box\(-1\.0, 3\.0"):
+            buffer.add_demonstrations_from(recorded)
+        assert len(buffer.demonstrations) == 6
+        np.testing.assert_array_equal(buffer.demonstrations.storage.actions, before)
 
 
 def test_another_number_of_actions_is_refused():
@@ -354,21 +353,18 @@ def test_arrays_of_one_environment_are_told_to_have_one_column():
 # ---- copies
 
 
-@pytest.mark.parametrize("copied", ["pickle", "copy", "from_replay_buffer"])
-def test_copies_keep_the_demonstrations(copied):
+def test_copies_keep_the_demonstrations():
     buffer = mixed(demonstration_fraction_end=0.1)
     buffer.update_beta(0.5)
-    if copied == "pickle":
-        other = pickle.loads(pickle.dumps(buffer))
-    elif copied == "copy":
-        other = copy.deepcopy(buffer)
-    else:
-        other = PrioritizedReplayBuffer.from_replay_buffer(copy.deepcopy(buffer))
-    batches = []
-    for each in (buffer, other):
+    np.random.seed(3)
+    expected = buffer.sample(32)
+    for other in (
+        pickle.loads(pickle.dumps(buffer)),
+        copy.deepcopy(buffer),
+        PrioritizedReplayBuffer.from_replay_buffer(copy.deepcopy(buffer)),
+    ):
         np.random.seed(3)
-        batches.append(each.sample(32))
-    assert_same_batches(*batches)
+        assert_same_batches(other.sample(32), expected)
 
 
 def test_a_changed_scheme_keeps_demonstrations_and_resets_their_masses():
@@ -501,11 +497,8 @@ def test_demonstrations_for_pretraining_alone_do_not_warn():
         buffer.sample(2)
 
 
-@pytest.mark.parametrize("other", ["model", 5])
-def test_demonstrations_from_anything_but_a_buffer_are_refused(other):
-    buffer = make_buffer(12)
-    if other == "model":
-        other = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=10, policy_kwargs=dict(net_arch=[4]))
-    hint = ": give model.replay_buffer" if other != 5 else ""
-    with pytest.raises(TypeError, match=f"takes a replay buffer, not a {type(other).__name__}{hint}$"):
-        buffer.add_demonstrations_from(other)
+def test_demonstrations_from_anything_but_a_buffer_are_refused():
+    model: Any = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=10, policy_kwargs=dict(net_arch=[4]))
+    for other, message in ((model, "not a PERSAC: give model.replay_buffer$"), (5, "not a int$")):
+        with pytest.raises(TypeError, match=f"takes a replay buffer, {message}"):
+            make_buffer(12).add_demonstrations_from(other)

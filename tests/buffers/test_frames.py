@@ -30,15 +30,14 @@ def dict_step(streams: dict[str, Stream], rng: Any, n_envs: int) -> tuple[Any, A
     return obs, next_obs, parts["image"][2], parts["image"][3]
 
 
-@pytest.mark.parametrize("n_steps", [1, 3])
-def test_some_dict_keys_are_stored_as_frames_and_others_as_arrays(n_steps):
+def test_some_dict_keys_are_stored_as_frames_and_others_as_arrays():
     """The two image keys stack different numbers of frames."""
     box = spaces.Box(0, 255, shape_of("channels first", 4), np.uint8)
     last = spaces.Box(0, 255, shape_of("channels last", 2), np.uint8)
     space = spaces.Dict({"image": box, "last": last, "vector": spaces.Box(-9, 9, (3,))})
     arguments = (24, space, ACTIONS, "cpu", 2)
-    framed = PrioritizedDictReplayBuffer(*arguments, frames=dict(image=4, last=2), n_steps=n_steps)
-    plain = PrioritizedDictReplayBuffer(*arguments, n_steps=n_steps)
+    framed = PrioritizedDictReplayBuffer(*arguments, frames=dict(image=4, last=2), n_steps=3)
+    plain = PrioritizedDictReplayBuffer(*arguments, n_steps=3)
     streams = {
         key: Stream(form, k, np.uint8, 2, k) for key, form, k in (("image", "channels first", 4), ("last", "channels last", 2))
     }
@@ -80,8 +79,7 @@ class GoalImages(gym.Env):
         return self._observation(), -1.0, False, self.t == 7, {}
 
 
-@pytest.mark.parametrize("scheme, n_steps", [("rank", 3)])
-def test_a_her_run_with_frames_gives_the_same_parameters(scheme, n_steps):
+def test_a_her_run_with_frames_gives_the_same_parameters():
     """Compare a run with `frames` and one without, bit for bit."""
     found = []
     for frames in (None, dict(observation=4)):
@@ -91,12 +89,12 @@ def test_a_her_run_with_frames_gives_the_same_parameters(scheme, n_steps):
             buffer_size=60,
             learning_starts=20,
             batch_size=8,
-            n_steps=n_steps,
+            n_steps=3,
             replay_buffer_class=PrioritizedHerReplayBuffer,
-            replay_buffer_kwargs=dict(frames=frames, scheme=scheme),
+            replay_buffer_kwargs=dict(frames=frames, scheme="rank"),
             policy_kwargs=dict(net_arch=[8]),
             seed=0,
-        ).learn(150)
+        ).learn(100)
         found.append(model)
     for key, value in found[0].policy.state_dict().items():
         assert th.equal(value, found[1].policy.state_dict()[key]), key
@@ -104,7 +102,7 @@ def test_a_her_run_with_frames_gives_the_same_parameters(scheme, n_steps):
     assert found[1].replay_buffer.frames_per_transition < 1.4
 
 
-@pytest.mark.parametrize("dict_obs, n_added", [(True, 0), (False, 5), (True, 30)])
+@pytest.mark.parametrize("dict_obs, n_added", [(False, 5), (True, 30)])
 def test_buffers_with_and_without_frames_convert_into_each_other(dict_obs, n_added):
     """Convert an SB3 buffer to frames, then to plain arrays, then to frames again; every transition stays."""
     box = spaces.Box(0, 255, shape_of("channels first", 4), np.uint8)
@@ -172,17 +170,17 @@ def filled_by_hand(n_envs: int, k: int, n_rows: int, n_steps: int) -> ReplayBuff
     return buffer
 
 
-@pytest.mark.parametrize("n_envs", [1, 9, 16])
+@pytest.mark.parametrize("n_envs", [1, 9])
 def test_any_number_of_environments_converts_to_frames_and_back(n_envs, tmp_path):
     """Compare with the plain buffer's bytes, for stacks of 1 to 4 frames, several sizes, and less than a lap to several."""
     for k in range(1, 5):
-        for n_rows, n_steps in ((1, 1), (2, 5), (7, 6), (40, 39), (280, 580)):
+        for n_rows, n_steps in ((1, 1), (2, 5), (7, 6), (40, 39), (130, 280)):
             stock = filled_by_hand(n_envs, k, n_rows, n_steps)
             n = stock.size()
             framed = PrioritizedReplayBuffer.from_replay_buffer(stock, frames=k)
             store = framed.storage.stores[None]
             forms = [framed]
-            if (n_envs, k, n_rows) in ((9, 1, 7), (16, 4, 40)):
+            if (n_envs, k, n_rows) in ((1, 1, 7), (9, 4, 40)):
                 folder = tmp_path / f"{n_rows}-{n_steps}"
                 forms.append(PrioritizedReplayBuffer.from_replay_buffer(framed, storage_folder=folder))
             forms.append(PrioritizedReplayBuffer.from_replay_buffer(forms[-1], frames=None, storage_folder=None))

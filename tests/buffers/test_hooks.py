@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 import re
 from collections.abc import Callable
 from types import FunctionType
@@ -201,22 +202,26 @@ def test_an_overridden_method_is_called_and_its_result_used(kind, name, on_objec
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("name", ["_normalize_obs", "_normalize_reward", "to_torch", "sample"])
-def test_overridden_methods_are_called_with_sequences(name):
-    calls: list[str] = []
-    batches = []
-    for cls in (PrioritizedSequenceReplayBuffer, with_mixin(PrioritizedSequenceReplayBuffer, name, calls)):
-        buffer: Any = cls(20, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", sequence_length=2, burn_in=1)
-        fill([buffer], 12)
-        np.random.seed(0)
-        batches.append(buffer.sample(10))
-    plain, changed = batches
-    assert calls
-    factor = {"_normalize_obs": 3.0}.get(name, 1.0)
-    assert th.equal(changed.observations, plain.observations * factor) and th.equal(changed.prefix, plain.prefix * factor)
-    factor = {"_normalize_reward": 0.5, "sample": 3.0}.get(name, 1.0)
-    assert th.equal(changed.rewards, plain.rewards * factor)
-    assert changed.rewards.dtype == (th.float64 if name == "to_torch" else th.float32)
+def test_overridden_methods_are_called_with_sequences():
+    for name, of_observations, of_rewards in (
+        ("_normalize_obs", 3.0, 1.0),
+        ("_normalize_reward", 1.0, 0.5),
+        ("to_torch", 1.0, 1.0),
+        ("sample", 1.0, 3.0),
+    ):
+        calls: list[str] = []
+        batches = []
+        for cls in (PrioritizedSequenceReplayBuffer, with_mixin(PrioritizedSequenceReplayBuffer, name, calls)):
+            buffer: Any = cls(20, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", sequence_length=2, burn_in=1)
+            fill([buffer], 12)
+            np.random.seed(0)
+            batches.append(buffer.sample(10))
+        plain, changed = batches
+        assert calls
+        assert th.equal(changed.observations, plain.observations * of_observations)
+        assert th.equal(changed.prefix, plain.prefix * of_observations)
+        assert th.equal(changed.rewards, plain.rewards * of_rewards)
+        assert changed.rewards.dtype == (th.float64 if name == "to_torch" else th.float32)
 
 
 def test_demonstrations_are_normalized_by_an_overridden_method():
@@ -296,35 +301,37 @@ def many_steps(n_envs: int = 1) -> tuple[Any, ...]:
     return obs, obs, np.zeros((4, n_envs, 2)), np.full((4, n_envs), 9.0), np.zeros((4, n_envs))
 
 
-@pytest.mark.parametrize("has_dictionaries", [False, True])
-def test_extend_calls_an_overridden_add(has_dictionaries):
+class ClippedDict(Clipped, PrioritizedDictReplayBuffer):
+    """The same with dictionaries."""
+
+
+def test_extend_calls_an_overridden_add():
     """Once a step, with dictionaries of arrays too."""
-    cls: Any = Clipped
-    if has_dictionaries:
-        cls = type("ClippedDict", (Clipped, PrioritizedDictReplayBuffer), {})
-    space = OBSERVATION_SPACES["dict" if has_dictionaries else "box"]
-    buffer = cls(8, space, ACTION_SPACES["box"], "cpu")
     obs, next_obs, *rest = many_steps()
-    if has_dictionaries:
-        obs = next_obs = {"vec": obs, "num": np.zeros((4, 1), np.int64)}
-    buffer.extend(obs, next_obs, *rest, [[{}]] * 4)
-    assert buffer.rewards[:4, 0].tolist() == [1.0] * 4
-    with pytest.raises(NotImplementedError, match=f"add.., which {cls.__name__} overrides"):
-        buffer.extend(obs, next_obs, *rest, [[{}]] * 4, masses=np.ones((4, 1)))
-    assert buffer.size() == 4
+    in_dictionary = {"vec": obs, "num": np.zeros((4, 1), np.int64)}
+    for cls, space, given in ((Clipped, "box", (obs, next_obs)), (ClippedDict, "dict", (in_dictionary, in_dictionary))):
+        buffer: Any = cls(8, OBSERVATION_SPACES[space], ACTION_SPACES["box"], "cpu")
+        buffer.extend(*given, *rest, [[{}]] * 4)
+        assert buffer.rewards[:4, 0].tolist() == [1.0] * 4
+        with pytest.raises(NotImplementedError, match=f"add.., which {cls.__name__} overrides"):
+            buffer.extend(*given, *rest, [[{}]] * 4, masses=np.ones((4, 1)))
+        assert buffer.size() == 4
 
 
-@pytest.mark.parametrize("method", ["add_steps", "add_demonstrations"])
-def test_methods_that_do_not_call_an_overridden_add_are_refused(method):
-    buffer = Clipped(8, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu")
-    steps = (np.zeros(1, np.int64), *many_steps(), np.zeros((4, 1))) if method == "add_steps" else (*many_steps(), [[{}]] * 4)
-    with pytest.raises(NotImplementedError, match=rf"Clipped overrides add\(\).*override {method}\(\) too"):
+def test_methods_that_do_not_call_an_overridden_add_are_refused():
+    arguments = (8, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu")
+    for method, steps in (
+        ("add_steps", (np.zeros(1, np.int64), *many_steps(), np.zeros((4, 1)))),
+        ("add_demonstrations", (*many_steps(), [[{}]] * 4)),
+    ):
+        buffer = Clipped(*arguments)
+        with pytest.raises(NotImplementedError, match=rf"Clipped overrides add\(\).*override {method}\(\) too"):
+            getattr(buffer, method)(*steps)
+        assert buffer.size() == len(buffer.demonstrations) == 0
+        buffer = ClippedEverywhere(*arguments)
         getattr(buffer, method)(*steps)
-    assert buffer.size() == len(buffer.demonstrations) == 0
-    buffer = ClippedEverywhere(8, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu")
-    getattr(buffer, method)(*steps)
-    storage = buffer.storage if method == "add_steps" else buffer.demonstrations.storage
-    assert storage.rewards[:4, 0].tolist() == [1.0] * 4
+        storage = buffer.storage if method == "add_steps" else buffer.demonstrations.storage
+        assert storage.rewards[:4, 0].tolist() == [1.0] * 4
 
 
 class Halved(PrioritizedReplayBuffer):
@@ -332,26 +339,19 @@ class Halved(PrioritizedReplayBuffer):
         return super()._normalize_obs(obs, env) * 0.5
 
 
-@pytest.mark.parametrize(
-    "buffer_class, kwargs, said",
-    [
-        (Clipped, {}, r"Clipped overrides add\(\).*override add_steps\(\) too"),
-        (Halved, {}, r"Halved overrides _normalize_obs\(\).*initial_priorities='max'"),
-        (ClippedEverywhere, {}, None),
-        (Halved, dict(initial_priorities="max"), None),
-    ],
-)
-def test_actors_bypass_no_overridden_method(buffer_class, kwargs, said):
-    env = local("CartPole-v1", **kwargs)
-
-    def make() -> PERDQN:
-        return PERDQN("MlpPolicy", env, replay_buffer_class=buffer_class, buffer_size=50)
-
-    if said is None:
-        make()
-    else:
+def test_actors_bypass_no_overridden_method():
+    refused: tuple[tuple[Any, str], ...] = (
+        (Clipped, r"Clipped overrides add\(\).*override add_steps\(\) too"),
+        (Halved, r"Halved overrides _normalize_obs\(\).*initial_priorities='max'"),
+    )
+    env = local("CartPole-v1")
+    for buffer_class, said in refused:
         with pytest.raises(NotImplementedError, match=said):
-            make()
+            PERDQN("MlpPolicy", env, replay_buffer_class=buffer_class, buffer_size=50)
+    PERDQN("MlpPolicy", env, replay_buffer_class=ClippedEverywhere, buffer_size=50)
+    env.close()
+    env = local("CartPole-v1", initial_priorities="max")
+    PERDQN("MlpPolicy", env, replay_buffer_class=Halved, buffer_size=50)
     env.close()
 
 
@@ -362,10 +362,11 @@ def define(bases: tuple[type, ...], **methods: Any) -> type:
     return type("Mine", bases, methods)
 
 
-@pytest.mark.parametrize("ours", OUR_CLASSES)
-def test_a_class_with_a_method_that_is_never_called_is_refused(ours):
+def test_a_class_with_a_method_that_is_never_called_is_refused():
     """The message names the class, the method and what to override. Ours are not refused."""
-    for name in (name for name in REFUSED if hasattr(ours, name)):
+    for ours, name in itertools.product(OUR_CLASSES, REFUSED):
+        if not hasattr(ours, name):
+            continue
         mixin = type("Mixin", (), {name: lambda self, *args: None})
         for bases, methods, owner in (((ours,), {name: lambda self, *args: None}, "Mine"), ((mixin, ours), {}, "Mixin")):
             with pytest.raises(TypeError, match=rf"{owner}\.{name}\(\) would never be called.*override \w+\(\)"):
@@ -380,19 +381,19 @@ def test_such_a_method_cannot_be_set_on_an_object():
         assert name not in vars(buffer)
 
 
-@pytest.mark.parametrize("name", ["_normalize_obs", "add", "sample"])
-def test_a_mixin_that_is_never_reached_is_refused(name):
+def test_a_mixin_that_is_never_reached_is_refused():
     """Right of our class, or right of SB3's."""
-    stock = type("Stock", (ReplayBuffer,), {name: lambda self, *args: None})
-    plain = type("Plain", (), {name: lambda self, *args: None})
     order = r"Change the order of the classes: class Mine\({}, PrioritizedReplayBuffer\)"
-    with pytest.raises(TypeError, match=rf"Plain\.{name}\(\) would never be called. {order.format('Plain')}"):
-        define((PrioritizedReplayBuffer, plain))
-    define((plain, PrioritizedReplayBuffer))
-    if name in vars(PrioritizedReplayBuffer):
-        with pytest.raises(TypeError, match=rf"Stock\.{name}\(\) would never be called. {order.format('Stock')}"):
-            define((PrioritizedReplayBuffer, stock))
-    define((stock, PrioritizedReplayBuffer))
+    for name in ("_normalize_obs", "add", "sample"):
+        stock = type("Stock", (ReplayBuffer,), {name: lambda self, *args: None})
+        plain = type("Plain", (), {name: lambda self, *args: None})
+        with pytest.raises(TypeError, match=rf"Plain\.{name}\(\) would never be called. {order.format('Plain')}"):
+            define((PrioritizedReplayBuffer, plain))
+        define((plain, PrioritizedReplayBuffer))
+        if name in vars(PrioritizedReplayBuffer):
+            with pytest.raises(TypeError, match=rf"Stock\.{name}\(\) would never be called. {order.format('Stock')}"):
+                define((PrioritizedReplayBuffer, stock))
+        define((stock, PrioritizedReplayBuffer))
 
 
 def test_classes_without_methods_of_sb3_are_accepted():

@@ -18,9 +18,7 @@ def test_python_work_counts_a_loop_over_the_batch():
     "obs_space, normalize, kwargs",
     [
         ("box", False, dict(scheme="rank")),
-        ("box", False, dict(scheme="lap")),
-        ("box", False, dict(recency=0.999, recency_min=30, scheme="uniform")),
-        ("box", True, {}),
+        ("box", True, dict(recency=0.999, recency_min=30, scheme="lap")),
         ("image", False, dict(n_envs=3, frames=2)),
         ("dict", False, dict(n_steps=3, n_envs=2)),
         ("box", False, dict(optimize_memory_usage=True, handle_timeout_termination=False)),

@@ -20,7 +20,7 @@ def test_new_transitions_never_have_less_mass_than_updated_ones():
     assert buffer.max_priority == 40.0 + 1e-6
 
 
-@pytest.mark.parametrize("scheme, n_critics", [("proportional", None), ("rank", 2), ("lap", 2)])
+@pytest.mark.parametrize("scheme, n_critics", [("proportional", None), ("rank", 2)])
 def test_td_errors_given_to_add_set_priorities_but_not_the_maximum(scheme, n_critics):
     """The priorities equal those of an immediate update, but max_priority does not rise."""
     buffer, reference = (make_buffer(6, n_envs=3, scheme=scheme, initial_priority="td_error") for _ in range(2))

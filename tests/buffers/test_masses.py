@@ -96,21 +96,21 @@ def test_masses_of_a_user_may_be_of_any_type():
     np.testing.assert_array_equal(buffer.priorities[:, 0], [2, 6, 4, 3])
 
 
-@pytest.mark.parametrize("scheme", [TooFew(alpha=1.0), OneForAll(alpha=1.0)], ids=lambda scheme: type(scheme).__name__)
-def test_another_number_of_masses_than_of_transitions_is_refused(scheme):
+def test_another_number_of_masses_than_of_transitions_is_refused():
     """A kernel would read beyond the end of the array."""
-    buffer = make_buffer(4, scheme=scheme)
-    fill([buffer], 4)
-    before = buffer.priorities
-    with pytest.raises(ValueError, match=r"gave shape \((3,)?\)"):
-        buffer.update_priorities(np.arange(4), np.arange(4.0))
-    np.testing.assert_array_equal(buffer.priorities, before)
+    for scheme, shape in ((TooFew(alpha=1.0), r"\(3,\)"), (OneForAll(alpha=1.0), r"\(\)")):
+        buffer = make_buffer(4, scheme=scheme)
+        fill([buffer], 4)
+        before = buffer.priorities
+        with pytest.raises(ValueError, match=f"gave shape {shape}"):
+            buffer.update_priorities(np.arange(4), np.arange(4.0))
+        np.testing.assert_array_equal(buffer.priorities, before)
 
 
 # ---- masses that come with transitions
 
 
-@pytest.mark.parametrize("n_before, n_steps", [(1, 1), (3, 2), (7, 2), (2, 6)])
+@pytest.mark.parametrize("n_before, n_steps", [(3, 2), (7, 6)])
 def test_masses_go_to_their_own_rows_after_rows_that_wait(n_before, n_steps):
     """Nothing is drawn in between, so the rows before are not in the tree yet. They keep the mass of new transitions."""
     buffer = make_buffer(6, n_envs=2)
@@ -155,7 +155,7 @@ def in_a_directory(buffer: Any, folder: Any) -> Any:
     return load_buffer(make("her"), folder / "x.buffer")
 
 
-@pytest.mark.parametrize("how", ["stays", "pickle", "directory", "from_replay_buffer"])
+@pytest.mark.parametrize("how", ["stays", "directory", "from_replay_buffer"])
 def test_the_own_mass_of_a_transition_waits_until_its_episode_ends(how, tmp_path):
     """Also while other episodes end, while priorities are updated and rise, and in a copy."""
     buffer = make("her")
@@ -164,7 +164,6 @@ def test_the_own_mass_of_a_transition_waits_until_its_episode_ends(how, tmp_path
     buffer.update_priorities([1], [1e3])
     copies: dict[str, Callable[[], Any]] = {
         "stays": lambda: buffer,
-        "pickle": lambda: pickled(buffer),
         "directory": lambda: in_a_directory(buffer, tmp_path),
         "from_replay_buffer": lambda: type(buffer).from_replay_buffer(buffer),
     }
@@ -178,7 +177,7 @@ def test_the_own_mass_of_a_transition_waits_until_its_episode_ends(how, tmp_path
 
 
 def test_a_waiting_mass_goes_with_its_transition():
-    """After a reset, and a lap later, the row has the mass of a new transition."""
+    """After a reset, a lap later, and where rows were set by hand, the row has the mass of a new transition."""
     buffer = make("her", 4)
     masses = np.full((2, 2), 7.0)
     buffer.extend(*goal_steps(buffer, np.zeros((2, 2))), masses)
@@ -188,12 +187,16 @@ def test_a_waiting_mass_goes_with_its_transition():
     buffer.extend(*goal_steps(buffer, [[0, 0], [1, 1]]), masses)
     buffer.extend(*goal_steps(buffer, [[0, 0], [1, 1], [0, 0], [1, 1]]))
     np.testing.assert_array_equal(buffer.priorities, 1.0)
+    buffer.extend(*goal_steps(buffer, np.zeros((2, 2))), masses)
+    buffer.full = False
+    buffer.end_episodes()
+    np.testing.assert_array_equal(buffer.priorities[:2], 1.0)
 
 
 # ---- asking changes nothing
 
 
-@pytest.mark.parametrize("kind", ["plain", "her", "rank", "memory", "actors", "sequences"])
+@pytest.mark.parametrize("kind", ["her", "rank", "memory", "actors", "sequences"])
 def test_asking_changes_nothing(kind):
     """A buffer that is asked after each operation continues as one that is not, while the largest priority rises."""
     asked, other = make(kind, 9), make(kind, 9)
@@ -231,8 +234,10 @@ class Rising(PriorityScheme):
         return np.where((np.asarray(priority) > 1e3) & (self.wrong == "mass"), np.nan, priority)
 
 
-@pytest.mark.parametrize("part", ["experience", "demonstrations"])
-@pytest.mark.parametrize("wrong", ["priority", "mass", "td_error", "id"])
+@pytest.mark.parametrize(
+    "wrong, part",
+    [("priority", "demonstrations"), ("mass", "experience"), ("mass", "demonstrations"), ("id", "experience")],
+)
 def test_a_mixture_refuses_an_update_before_it_writes_a_part_of_it(wrong, part):
     buffer = mixed(scheme=Rising(wrong), beta_start=0.0)
     own, given = drawable_ids(buffer)[:3], demonstration_ids(buffer)[:3]
@@ -240,9 +245,9 @@ def test_a_mixture_refuses_an_update_before_it_writes_a_part_of_it(wrong, part):
     errors = np.full(6, 5.0)
     i = 1 if part == "experience" else 4
     if wrong == "id":
-        ids[i] = 10**6 if part == "experience" else given[0] + 10**6
+        ids[i] = 10**6
     else:
-        errors[i] = np.nan if wrong == "td_error" else 1e4
+        errors[i] = 1e4
     before = copy.deepcopy(buffer.state())
     for order in (np.arange(6), np.arange(6)[::-1]):
         with pytest.raises((ValueError, IndexError), match=r"inf|nan|never issued"):
@@ -279,12 +284,11 @@ def test_priorities_are_copies():
     np.testing.assert_array_equal(buffer.priorities, before)
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_the_first_demonstrations_are_taken_over_and_saved(n, tmp_path):
+def test_the_first_demonstration_is_taken_over_and_saved(tmp_path):
     """One is as good as many."""
     buffer = make_buffer(4, demonstration_fraction=0.5)
-    obs = np.full((n, 1, 3), 0.7, np.float32)
-    buffer.add_demonstrations(obs, obs, np.zeros((n, 1, 2)), np.full((n, 1), 5.0), np.ones((n, 1)), [[{}]] * n)
+    obs = np.full((1, 1, 3), 0.7, np.float32)
+    buffer.add_demonstrations(obs, obs, np.zeros((1, 1, 2)), np.full((1, 1), 5.0), np.ones((1, 1)), [[{}]])
     save_buffer(buffer, tmp_path / "x.buffer")
     loaded = load_buffer(make_buffer(4, demonstration_fraction=0.5), tmp_path / "x.buffer")
     for each in (buffer, type(buffer).from_replay_buffer(buffer, alpha=0.3), loaded):
@@ -302,14 +306,6 @@ def test_equal_schemes_keep_priorities():
     np.testing.assert_array_equal(taken.priorities, buffer.priorities)
     other = type(buffer).from_replay_buffer(taken, alpha=0.5)
     assert len(np.unique(other.priorities)) == 1
-
-
-def test_rewards_that_cancel_are_refused():
-    buffer = make_buffer(4, n_envs=2)
-    obs = np.zeros((2, 3), np.float32)
-    with pytest.raises(ValueError, match="must be a finite number"):
-        buffer.add(obs, obs, np.zeros((2, 2)), np.array([1e39, -1e39]), np.zeros(2), [{}, {}])
-    assert buffer.size() == 0
 
 
 def test_an_unknown_initial_priority_of_steps_is_refused():

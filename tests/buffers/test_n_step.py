@@ -22,7 +22,7 @@ from tests.helpers.buffers import (
 
 @pytest.mark.parametrize(
     "obs_space, optimize_memory_usage, n_steps, n_envs",
-    [("box", False, 2, 3), ("dict", False, 7, 1), ("box", False, 40, 3), ("box", True, 7, 3)],
+    [("dict", False, 2, 3), ("box", False, 40, 1), ("box", True, 7, 3)],
 )
 def test_n_step_returns_equal_a_brute_force_loop(n_envs, n_steps, obs_space, optimize_memory_usage):
     """Compare before and after wrap-around; windows stop at the end of an episode and at the newest step."""
@@ -35,7 +35,7 @@ def test_n_step_returns_equal_a_brute_force_loop(n_envs, n_steps, obs_space, opt
     buffer.observation_space.seed(0)
     key = None if obs_space == "box" else "vec"
     obs = {key: rng.normal(size=(n_envs, 3)).astype(np.float32), "num": np.zeros(n_envs, dtype=int)}
-    for _ in range(31):
+    for step in range(31):
         reward, done = rng.normal(size=n_envs).astype(np.float32), rng.random(n_envs) < 0.15
         truncated = done & (rng.random(n_envs) < 0.5) & (not optimize_memory_usage)
         next_obs = {key: rng.normal(size=(n_envs, 3)).astype(np.float32), "num": np.zeros(n_envs, dtype=int)}
@@ -46,6 +46,8 @@ def test_n_step_returns_equal_a_brute_force_loop(n_envs, n_steps, obs_space, opt
             steps[e].append((float(reward[e]), bool(done[e]), bool(truncated[e])))
             next_obs_of[e].append(next_obs[key][e])
         obs = next_obs
+        if step % 3 == 1:
+            continue
 
         batch = buffer.sample(80)
         n_drawable = (buffer.size() - (optimize_memory_usage and buffer.full)) * n_envs
@@ -63,7 +65,7 @@ def test_n_step_returns_equal_a_brute_force_loop(n_envs, n_steps, obs_space, opt
                 np.testing.assert_array_equal(actual_next[i], next_obs_of[e][last])
 
 
-@pytest.mark.parametrize("n_steps, n_rows_added, normalize", [(2, 4, True), (5, 10, False), (5, 17, True)])
+@pytest.mark.parametrize("n_steps, n_rows_added, normalize", [(2, 4, False), (5, 17, True)])
 def test_n_step_sample_equals_stock(n_steps, n_rows_added, normalize, monkeypatch):
     buffer = make_buffer(n_envs=2, n_steps=n_steps, gamma=0.97, alpha=0.0)
     stock = stock_like(buffer, NStepReplayBuffer, n_steps=n_steps, gamma=0.97)
@@ -176,10 +178,9 @@ def test_end_episodes_truncates_the_newest_steps():
     assert (buffer.dones[0], buffer.timeouts[0]) == (1, 0)
 
 
-@pytest.mark.parametrize("n_envs", [1, 2])
-def test_end_episodes_writes_terminations_without_handle_timeout_termination(n_envs):
+def test_end_episodes_writes_terminations_without_handle_timeout_termination():
     """SB3 never writes `timeouts` without this setting, so a truncation flag would stay for the next lap."""
-    buffer = make_buffer(4, n_envs, handle_timeout_termination=False)
+    buffer = make_buffer(4, 2, handle_timeout_termination=False)
     add_one(buffer)
     buffer.end_episodes()
     assert (buffer.dones[0] == 1).all() and (buffer.timeouts == 0).all()

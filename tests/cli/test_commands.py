@@ -26,6 +26,10 @@ TASK = ("--algo", "per_dqn", "--env", "CartPole-v1")
 # Packages of extras: a plain installation has none of them.
 ALONE = """
 import sys
+import numba
+compiled = []
+compile = numba.core.dispatcher.Dispatcher.compile
+numba.core.dispatcher.Dispatcher.compile = lambda self, sig: compiled.append(self) or compile(self, sig)
 for package in "matplotlib rl_zoo3 scipy minari h5py ray jax sbx optuna moviepy pygame".split():
     sys.modules[package] = None  # importing it raises ImportError
 from sb3_per.cli.main import main
@@ -38,10 +42,15 @@ try:
     main("train --algo per_dqn --env CartPole-v1".split())
 except SystemExit as stopped:
     assert stopped.code == 1
+assert not compiled
+import sb3_per
+sb3_per.SumTree(3).update([1], [2.0])
+assert compiled
 """
 
 
 def test_a_plain_installation_has_help_and_doctor_and_names_the_extra():
+    """It compiles nothing before a kernel is called."""
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "usage: sb3-per " in done.stdout and f"{sb3_per.__version__}" in done.stdout
@@ -156,6 +165,7 @@ def test_doctor_finds_a_tree_that_draws_wrongly(monkeypatch, capsys):
             return batch._replace(indices=np.maximum(batch.indices - 1, 0))
 
     monkeypatch.setattr(sb3_per, "PrioritizedReplayBuffer", Shifted)
+    monkeypatch.setattr(doctor, "check_learning", lambda: "learned")
     threads = th.get_num_threads()
     assert doctor.main([]) == 1
     th.set_num_threads(threads)
@@ -167,7 +177,6 @@ def test_doctor_finds_a_tree_that_draws_wrongly(monkeypatch, capsys):
 def test_doctor_finds_parameters_that_are_not_finite(monkeypatch):
     class Broken(sb3_per.PERSAC):
         def learn(self, *args, **kwargs):
-            super().learn(*args, **kwargs)
             with th.no_grad():
                 next(self.critic.parameters())[0] = np.nan
             return self
@@ -178,6 +187,12 @@ def test_doctor_finds_parameters_that_are_not_finite(monkeypatch):
 
 
 def test_doctor_finds_a_buffer_that_ignores_priorities(monkeypatch):
+    class Short(sb3_per.PERSAC):
+        def learn(self, *args, **kwargs):
+            self.learning_starts = 10
+            return super().learn(30)
+
+    monkeypatch.setattr(sb3_per, "PERSAC", Short)
     monkeypatch.setattr(sb3_per.PrioritizedReplayBuffer, "update_priorities", lambda self, ids, errors: 0)
     with pytest.raises(AssertionError, match="was drawn"):
         doctor.check_buffer()

@@ -50,7 +50,11 @@ def test_all_commands_are_in_the_list():
     assert set(COMMANDS) == {*cli.COMMANDS, *cli.OURS}
 
 
-@pytest.mark.parametrize("command", [pytest.param(c, marks=pytest.mark.slow) if c == "compare" else c for c in COMMANDS])
+# Other quick tests run them: tests/compare/test_command.py, and test_doctor_on_a_healthy_installation.
+SLOW = ("compare", "doctor")
+
+
+@pytest.mark.parametrize("command", [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in COMMANDS])
 def test_the_first_form_runs_to_its_end(command, folder, capfd):
     """RL Zoo's commands end with the next one."""
     prepare(command, folder)

@@ -66,15 +66,11 @@ def test_a_cut_row_runs_again_and_leaves_no_trace(tmp_path):
         assert len(path.read_text().splitlines()) == 4
 
 
-def test_rows_that_were_glued_to_a_cut_one_run_again(tmp_path):
+def test_rows_that_were_glued_to_a_cut_one_run_again_and_half_a_header_is_none(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("seed,seconds,result\n0,1.0,5\n1,1.02,1.0,5\n3,1.0\n4,1.0,5\n")
     assert [row["seed"] for row in campaign.read(path)] == ["0", "4"]
     assert run_missing(path, jobs(0, 1, 2, 3, 4, result=5)) == 3
-
-
-def test_a_file_with_half_a_header_begins_anew(tmp_path):
-    path = tmp_path / "runs.csv"
     path.write_text("seed,seco")
     assert run_missing(path, jobs(0, result=5)) == 1
     assert [(row["seed"], row["result"]) for row in campaign.read(path)] == [("0", "5")]

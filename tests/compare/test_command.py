@@ -128,12 +128,14 @@ def test_the_announced_time_includes_evaluations_and_has_a_readable_unit(folder,
     assert not Path("logs").exists()
 
 
-def test_the_time_is_that_of_all_jobs():
+def test_the_time_is_that_of_all_jobs_in_a_unit_that_one_can_read():
     trials = {"a": runs.Trial(training=100.0, evaluation=10.0), "b": runs.Trial(training=0.0, evaluation=1.0)}
     arms = {name: Arm(name, name, "per_dqn", "setting") for name in trials}
     jobs: Any = [({}, (None, arms[name], 1.0, 0)) for name in ("a", "a", "b")]
     assert command.seconds_of(jobs, trials) == 221.0
     assert command.seconds_of(jobs, trials, share=0.1) == pytest.approx(41.0)
+    for seconds, text in ((10, "1 min"), (5_940, "99 min"), (170_000, "47.2 h"), (1.0864e8, "1,257 days")):
+        assert command.duration_text(seconds) == text
 
 
 def test_the_time_of_evaluations_is_that_of_all_their_episodes(folder, monkeypatch):
@@ -144,21 +146,12 @@ def test_the_time_of_evaluations_is_that_of_all_their_episodes(folder, monkeypat
     assert runs.try_arm(task, arm, 1.0).evaluation == 10 * 3
 
 
-def test_durations_have_a_unit_that_one_can_read():
-    for seconds, text in ((10, "1 min"), (5_940, "99 min"), (170_000, "47.2 h"), (1.0864e8, "1,257 days")):
-        assert command.duration_text(seconds) == text
-
-
-def test_what_the_seeds_can_decide_is_said_before_any_run(folder, capsys):
+def test_the_plan_names_arms_runs_steps_environments_and_what_the_seeds_can_decide(folder, capsys):
     plan("--seeds", "8")
     assert "8 seeds cannot show a difference: 8 tests need --seeds 9 or more" in capsys.readouterr().out
-    plan()
-    assert "15 seeds can show a difference of 1.1 standard deviations between seeds" in capsys.readouterr().out
-
-
-def test_the_plan_names_arms_runs_steps_and_environments(folder, capsys):
     plan("--n-envs", "4", "-n", "200")
     shown = capsys.readouterr().out
+    assert "15 seeds can show a difference of 1.1 standard deviations between seeds" in shown
     assert "Flipping-v0, dqn, 200 steps a run in 4 environments\n" in shown
     assert "arms: stock DQN; uniform twin; defaults; defaults, shuffled\n" in shown
     assert "4 arms x 15 seeds x learning rate times 0.333, 1, 3 = 180 runs\n" in shown
@@ -201,10 +194,11 @@ def test_arms_differ_only_in_class_and_buffer(folder):
     assert type(shuffled.replay_buffer.scheme) is Shuffled and shuffled.replay_buffer.scheme.scheme.kappa == 0.3
 
 
-def test_draws_by_age_alone_are_a_setting_without_shuffled_control():
+def test_draws_by_age_alone_have_no_shuffled_control_and_recurrent_algorithms_no_stock_arm():
     register()
     arms = arms_of(Task("dqn", "CartPole-v1"), ["scheme='uniform', age_decay=3"])
     assert [arm.kind for arm in arms] == ["stock", "uniform", "setting"]
+    assert [arm.kind for arm in arms_of(Task("per_dqn_lstm", "CartPole-v1"), [])] == ["uniform", "setting", "shuffled"]
 
 
 def test_rates_scale_the_learning_rate_and_keep_its_schedule(folder):
@@ -229,11 +223,6 @@ def test_the_settings_of_our_files_are_compared():
     assert other.apply(of_file)["replay_buffer_kwargs"] == dict(alpha=0.7, frames="auto")
     assert arms[0].apply(dict(replay_buffer_class=PrioritizedHerReplayBuffer))["replay_buffer_class"] is HerReplayBuffer
     assert arms[0].apply(dict(replay_buffer_class=PrioritizedReplayBuffer))["replay_buffer_class"] is None
-
-
-def test_recurrent_algorithms_have_no_stock_arm():
-    register()
-    assert [arm.kind for arm in arms_of(Task("per_dqn_lstm", "CartPole-v1"), [])] == ["uniform", "setting", "shuffled"]
 
 
 def test_runs_of_other_settings_do_not_count():

@@ -40,30 +40,18 @@ def test_the_answer_is_one_of_four_sentences():
     assert answer_of(nothing).startswith("Nothing learned: no arm clearly beats a random policy.")
 
 
-def test_three_seeds_never_decide():
+def test_the_answer_is_about_the_stock_class_on_the_whole():
+    """Three seeds never decide. A gain over the twin is none over the stock class, where there is one."""
     assert answer_of(results_of(setting=1_000, n_seeds=3)).startswith("Cannot tell: 3 seeds ")
-
-
-def test_a_gain_over_the_twin_alone_is_no_gain_over_today():
-    assert answer_of(results_of(stock=101, setting=100, twin=80, control=80)).startswith(
-        "Worse than stock DQN (p < 0.05): unif"
-    )
+    only_over_the_twin = results_of(stock=101, setting=100, twin=80, control=80)
+    assert answer_of(only_over_the_twin).startswith("Worse than stock DQN (p < 0.05): uniform twin")
     assert answer_of(results_of(stock=300, setting=150)).startswith("Worse than stock DQN")
-
-
-def test_the_twin_may_be_better_too():
     assert answer_of(results_of(setting=150, twin=130)) == f"Better than stock DQN (p < 0.05): uniform twin; {LAP}."
-
-
-def test_an_arm_that_is_better_at_the_end_and_worse_on_the_whole_is_not_better():
-    results = results_of()
-    results.curves[LAP][..., :4] -= 50
-    results.curves[LAP][..., 4] += 50
-    assert answer_of(results).startswith("Cannot tell")
-
-
-def test_without_a_stock_class_the_twin_is_the_reference():
     assert answer_of(results_of(setting=120, arms=ARMS[1:])) == f"Better than uniform twin (p < 0.05): {LAP}."
+    better_at_the_end = results_of()
+    better_at_the_end.curves[LAP][..., :4] -= 50
+    better_at_the_end.curves[LAP][..., 4] += 50
+    assert answer_of(better_at_the_end).startswith("Cannot tell")
 
 
 def test_endpoints_are_the_last_fifth_and_the_whole_run():

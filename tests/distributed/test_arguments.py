@@ -34,21 +34,14 @@ def test_the_error_names_a_bad_argument_before_anything_starts():
             make_actors(**{"env_id": never_made, "engine": "local", **kwargs})
 
 
-@pytest.mark.parametrize(
-    "make, error, match",
-    [
+def test_what_actors_cannot_do_is_refused_when_constructed():
+    her = dict(policy="MultiInputPolicy", replay_buffer_class=PrioritizedHerReplayBuffer)
+    for make, error, match in (
         (lambda: small(PERDQN, local(Tracked, 1), train_freq=(1, "episode")), NotImplementedError, "EPISODE"),
         (lambda: PERRecurrentDQN("MlpLstmPolicy", local(Tracked), buffer_size=2000), NotImplementedError, "sequences"),
-        (
-            lambda: small(PERDQN, local(BitFlippingEnv), "MultiInputPolicy", replay_buffer_class=PrioritizedHerReplayBuffer),
-            NotImplementedError,
-            "HER",
-        ),
+        (lambda: small(PERDQN, local(BitFlippingEnv), **her), NotImplementedError, "HER"),
         (lambda: small(PERSAC, local("Pendulum-v1", exploration="ladder")), ValueError, "ladder"),
         (lambda: small(PERDQN, Renormalized(local(Tracked))), ValueError, "Renormalized.*wrapper_class"),
-    ],
-    ids=["episodes", "recurrent", "her", "ladder", "wrapper"],
-)
-def test_what_actors_cannot_do_is_refused_when_constructed(make, error, match):
-    with pytest.raises(error, match=match):
-        make()
+    ):
+        with pytest.raises(error, match=match):
+            make()

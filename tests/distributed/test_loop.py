@@ -15,19 +15,19 @@ from tests.helpers.actors import Follower, Listening, StopAt, assert_columns_hol
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("n_actors, n_envs, chunk, total", [(3, 2, 4, 101), (2, 3, 50, 7)])
-def test_steps_are_counted_as_sb3_counts_them(n_actors, n_envs, chunk, total):
+def test_steps_are_counted_as_sb3_counts_them():
     """A callback is called after every ``num_envs`` transitions, and the run ends at ``total_timesteps``."""
-    env = local(Tracked, n_actors, n_envs=n_envs, chunk=chunk)
-    model, follower = small(PERDQN, env, train_freq=1, learning_starts=0), Follower()
-    model.learn(total, callback=follower)
-    assert model.num_timesteps == total == model.replay_buffer.ring.n_added.sum()
-    assert [seen["num_timesteps"] for seen in follower.seen] == [*range(env.num_envs, total, env.num_envs), total]
-    for name in ("rewards", "dones", "infos", "new_obs"):
-        assert sum(len(seen[name]) for seen in follower.seen) == total
-    n_episodes = sum(seen["dones"].sum() for seen in follower.seen)
-    assert model._episode_num == n_episodes == sum("episode" in info for seen in follower.seen for info in seen["infos"])
-    assert model._n_updates == len(follower.seen) == model._n_calls
+    for n_actors, n_envs, chunk, total in ((3, 2, 4, 101), (2, 3, 50, 7)):
+        env = local(Tracked, n_actors, n_envs=n_envs, chunk=chunk)
+        model, follower = small(PERDQN, env, train_freq=1, learning_starts=0), Follower()
+        model.learn(total, callback=follower)
+        assert model.num_timesteps == total == model.replay_buffer.ring.n_added.sum()
+        assert [seen["num_timesteps"] for seen in follower.seen] == [*range(env.num_envs, total, env.num_envs), total]
+        for name in ("rewards", "dones", "infos", "new_obs"):
+            assert sum(len(seen[name]) for seen in follower.seen) == total
+        n_episodes = sum(seen["dones"].sum() for seen in follower.seen)
+        assert model._episode_num == n_episodes == sum("episode" in info for seen in follower.seen for info in seen["infos"])
+        assert model._n_updates == len(follower.seen) == model._n_calls
 
 
 class Recorder(KVWriter):
@@ -56,9 +56,9 @@ def test_updates_per_transition_equal_those_of_a_synchronous_run(train_freq, gra
     """``train_freq`` and ``gradient_steps`` mean the same as with ``SubprocVecEnv``."""
     kwargs = dict(train_freq=train_freq, gradient_steps=gradient_steps, learning_starts=24)
     synchronous = small(PERDQN, make_vec_env(Tracked, n_envs=4), **kwargs)
-    synchronous.learn(240)
+    synchronous.learn(160)
     model = small(PERDQN, local(Tracked, 4, in_flight=2), **kwargs)
-    lines = logged(model, 240)
+    lines = logged(model, 160)
     assert model._n_updates == synchronous._n_updates
     # A batch has 8 transitions. At the last line, updates for the last step of all environments are still due.
     assert lines[-1]["replay/samples_per_insert"] == pytest.approx(8 * asked, rel=0.05)
@@ -81,9 +81,9 @@ class Lags(Listening):
         return answer
 
 
-@pytest.mark.parametrize("in_flight", [1, 2])
-def test_the_log_has_the_mean_and_the_largest_lag_since_the_line_before(in_flight):
+def test_the_log_has_the_mean_and_the_largest_lag_since_the_line_before():
     """The learner makes an update for the steps of each pending chunk, so the lag is bounded by the calls in flight."""
+    in_flight = 2
     engine = Lags()
     engine.model = small(PERDQN, on_engine(engine, 4, in_flight=in_flight), learning_starts=0, train_freq=1)
     at_line: list[int] = []
@@ -93,7 +93,7 @@ def test_the_log_has_the_mean_and_the_largest_lag_since_the_line_before(in_fligh
             at_line.extend([len(engine.lags)] * int(self.locals["dones"].sum()))
             return True
 
-    lines = logged(engine.model, 400, Mark())
+    lines = logged(engine.model, 320, Mark())
     n_different = 0
     for line, begin, end in zip(lines, [0, *at_line[:-1]], at_line, strict=True):
         lags = engine.lags[begin:end]
@@ -142,22 +142,24 @@ def test_stored_steps_of_an_environment_follow_one_another():
     assert_columns_hold(model.replay_buffer)
 
 
-@pytest.mark.parametrize("buffer_size, least, most", [(1000, 14, 19), (60, 1, 4)])
-def test_chunks_are_stored_when_they_arrive(buffer_size, least, most):
+def test_chunks_are_stored_when_they_arrive():
     """The buffer is ahead of ``num_timesteps`` by less than a chunk, and by at most a fourth of a small buffer."""
-    env = local(Tracked, 3, n_envs=2, chunk=10)
-    model = small(PERDQN, env, buffer_size=buffer_size)
-    ahead = []
 
     class Ahead(BaseCallback):
+        def _on_training_start(self) -> None:
+            self.ahead: list[int] = []
+
         def _on_step(self) -> bool:
-            ahead.append(model.replay_buffer.ring.n_added.sum() - self.num_timesteps)
-            assert_columns_hold(model.replay_buffer)
+            self.ahead.append(self.model.replay_buffer.ring.n_added.sum() - self.num_timesteps)
+            assert_columns_hold(self.model.replay_buffer)
             return True
 
-    model.learn(180, callback=Ahead())
-    assert min(ahead) == 0 and model.replay_buffer.ring.n_added.sum() == 180
-    assert least <= max(ahead) <= most
+    for buffer_size, least, most in ((1000, 14, 19), (60, 1, 4)):
+        model = small(PERDQN, local(Tracked, 3, n_envs=2, chunk=10), buffer_size=buffer_size)
+        callback = Ahead()
+        model.learn(180, callback=callback)
+        assert min(callback.ahead) == 0 and model.replay_buffer.ring.n_added.sum() == 180
+        assert least <= max(callback.ahead) <= most
 
 
 def test_callbacks_see_the_policy_in_evaluation_mode():

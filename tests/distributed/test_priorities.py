@@ -60,11 +60,12 @@ def test_new_transitions_get_the_priorities_of_actors():
     np.testing.assert_allclose(buffer.priorities.ravel()[:40], (np.abs(td_errors) + 1e-6) ** 0.6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("initial_priorities, kwargs", [("max", {}), ("actor", dict(initial_priority="max"))])
-def test_new_transitions_get_the_largest_priority_if_settings_say_so(initial_priorities, kwargs):
-    model = small(PERDQN, local(Tracked, initial_priorities=initial_priorities), gradient_steps=0, replay_buffer_kwargs=kwargs)
-    model.learn(40)
-    assert (model.replay_buffer.priorities[:20] == 1.0).all()
+def test_new_transitions_get_the_largest_priority_if_settings_say_so():
+    for initial_priorities, kwargs in (("max", {}), ("actor", dict(initial_priority="max"))):
+        env = local(Tracked, initial_priorities=initial_priorities)
+        model = small(PERDQN, env, gradient_steps=0, replay_buffer_kwargs=kwargs)
+        model.learn(40)
+        assert (model.replay_buffer.priorities[:20] == 1.0).all()
 
 
 def test_the_ladder_sets_the_exploration_rate_of_each_actor():

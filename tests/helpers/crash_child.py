@@ -1,18 +1,10 @@
-"""
-Save buffers in child processes that are killed while they save; used by ``test_crash.py``.
-
-Start it with ``python -m tests.helpers.crash_child``. It imports the package once, which takes seconds. It then reads one
-task per line (JSON) from stdin, forks a child for each task, and prints the child's exit code.
-"""
+"""Save buffers in child processes that are killed while they save; used by ``test_crash.py``."""
 
 import itertools
-import json
 import os
 import signal
-import sys
 import tempfile
 import time
-import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,23 +13,21 @@ import pytest
 
 from sb3_per.persistence.buffer_files import SavedBuffer
 from sb3_per.persistence.generations import manifests_in
+from tests.helpers.forks import forked
 from tests.helpers.saved import Player, digest, files_in_manifests, make, names_of, watch_disk
 
 
-def run(
-    kind: str, directory: str, seed: int, n_saves: int | None, fail_at: int = -1, begun: int | None = None, **_: Any
-) -> None:
+def run(kind: str, path: Path, seed: int, n_saves: int | None, fail_at: int = -1, begun: int | None = None) -> None:
     """
     Load the saved buffer, if there is one, then add steps and save it again ``n_saves`` times.
 
     :param kind: kind of the buffer, a key of ``KINDS``
-    :param directory: directory of the saved buffer; the file ``log`` next to it records the start and the end of each save
+    :param path: directory of the saved buffer; the file ``log`` next to it records the start and the end of each save
     :param seed: seed of the random steps
     :param n_saves: number of saves; ``None``: until the process is killed
     :param fail_at: number of the disk operation, from 0, at which the process kills itself; -1: none
     :param begun: descriptor to which a byte is written when a save begins
     """
-    path = Path(directory)
     log = os.open(path.parent / "log", os.O_CREAT | os.O_APPEND | os.O_RDWR)
     number = (path.parent / "log").read_text().count("begin")
     buffer, saved = make(kind), SavedBuffer(path)
@@ -65,50 +55,49 @@ def run(
         saved.save(buffer, num_timesteps=i)
         os.write(log, f"done {i}\n".encode())
         assert names_of(path) == files_in_manifests(path), "the directory has a file that no manifest names"
-
-
-def child(task: dict[str, Any]) -> None:
-    code = 1
-    try:
-        warnings.simplefilter("error", UserWarning)
-        warnings.filterwarnings("ignore", "10 batches were drawn")
-        run(**task)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+    os.close(log)
 
 
 def warm_up(kind: str) -> None:
-    """Do all one-time work for a kind of buffer before the fork."""
+    """Do all one-time work for a kind of buffer before the first fork."""
     with tempfile.TemporaryDirectory() as folder:
-        run(kind, f"{folder}/x.buffer", 0, 2)
-        run(kind, f"{folder}/x.buffer", 1, 1)
+        run(kind, Path(folder) / "x.buffer", 0, 2)
+        run(kind, Path(folder) / "x.buffer", 1, 1)
 
 
-def main() -> None:
-    warm: set[str] = set()
-    for line in sys.stdin:
-        task = json.loads(line)
-        if task["kind"] not in warm:
-            warm_up(task["kind"])
-            warm.add(task["kind"])
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(reader)
-            child({**task, "begun": writer})
-        os.close(writer)
-        if "killed_in" in task:
-            for _ in range(task["killed_in"]):
-                os.read(reader, 1)  # waits until the next save has begun
-            time.sleep(task["delay"])
-            os.kill(pid, task["signal"])
-        status = os.waitpid(pid, 0)[1]
-        os.close(reader)  # not before, because a write to a closed pipe is an error
-        print(os.waitstatus_to_exitcode(status), flush=True)
+def exit_code(
+    kind: str,
+    path: Path,
+    seed: int,
+    n_saves: int | None,
+    fail_at: int = -1,
+    killed_in: int = 0,
+    delay: float = 0.0,
+    signal_number: int | None = None,
+) -> int:
+    """
+    Save in a child process, and return its exit code. The arguments are those of :func:`run`, and:
 
+    :param killed_in: number of saves that have begun before the process is killed
+    :param delay: time from then on, seconds
+    :param signal_number: signal that kills the process; ``None``: it is not killed from outside
+    """
+    reader, writer = os.pipe()
 
-if __name__ == "__main__":
-    main()
+    def save() -> None:
+        os.close(reader)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", "10 batches were drawn")
+        run(kind, path, seed, n_saves, fail_at, writer)
+
+    pid = forked(save)
+    os.close(writer)
+    if signal_number is not None:
+        for _ in range(killed_in):
+            os.read(reader, 1)  # waits until the next save has begun
+        time.sleep(delay)
+        os.kill(pid, signal_number)
+    status = os.waitpid(pid, 0)[1]
+    os.close(reader)  # not before, because a write to a closed pipe is an error
+    return os.waitstatus_to_exitcode(status)

@@ -29,7 +29,7 @@ COMMANDS = {
     "doctor": Command(options=("--no-test",)),
     "train": Command(
         _RUN,
-        ("-n", "2000", "--eval-freq", "1000", "--eval-episodes", "2"),
+        ("-n", "1200", "--eval-freq", "600", "--eval-episodes", "2"),
         (
             "-n 120",
             "--seed 1",

@@ -1,10 +1,12 @@
-"""Forked processes that own a folder, or write into one."""
+"""Forked processes that own a folder, write into one, or are killed while they do."""
 
 import contextlib
 import os
 import pickle
 import signal
 import time
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,29 @@ from typing import Any
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from tests.helpers.buffers import make_buffer
+
+
+def forked(function: Callable[[], Any]) -> int:
+    """
+    Call a function in a forked process.
+
+    :param function: prints its error, if it raises one
+    :return: id of the process, which ends after the function, or after a minute
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork if there are other threads
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            signal.alarm(60)  # whatever happens to the test
+            function()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return pid
 
 
 class Fork:
@@ -23,9 +48,8 @@ class Fork:
 
     def __init__(self, function: Callable[[], Any]):
         read, write = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            signal.alarm(60)  # whatever happens to the test
+
+        def answer() -> None:
             try:
                 result = function()
             except BaseException as error:
@@ -33,6 +57,8 @@ class Fork:
             with open(write, "wb") as file:
                 pickle.dump(None if isinstance(result, ReplayBuffer) else result, file)
             time.sleep(60)
+
+        self.pid = forked(answer)
         os.close(write)
         self._pipe = open(read, "rb")
 

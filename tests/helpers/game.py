@@ -37,6 +37,13 @@ KINDS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 }
 
 
+#: Kinds that have no storage, source of draws or tree of their own: each is one of another kind, or a combination of two.
+COMBINED = ("dict", "frames", "folder", "her, one environment", "demonstrations in frames", "age_decay, her", "uniform")
+
+#: All kinds as parameters of a test; the combined ones are slow.
+KINDS_TO_PLAY = [pytest.param(kind, marks=pytest.mark.slow if kind in COMBINED else ()) for kind in KINDS]
+
+
 class Move(NamedTuple):
     """An operation that is about to be done."""
 

@@ -40,10 +40,13 @@ def make(name: str, stock: bool = False, **kwargs: Any) -> Any:
     return (theirs if stock else mine)(policy, env, **{**arguments, "policy_kwargs": policy_kwargs})
 
 
+#: With SGD, an update is the gradient.
+SGD: dict[str, Any] = dict(policy_kwargs=dict(optimizer_class=optax.sgd), learning_rate=0.1)
+
+
 @functools.cache
 def _shared(name: str) -> tuple[Any, Any]:
-    # With SGD, an update is the gradient.
-    model = make(name, policy_kwargs=dict(optimizer_class=optax.sgd), learning_rate=0.1)
+    model = make(name, **SGD)
     return model, (model._networks(), model.key)
 
 

@@ -85,6 +85,7 @@ def check_store(make: MakeStore) -> None:
         for n_rows, n_envs in ((1, 1), (7, 3)):
             store = make(n_rows, n_envs, shape, dtype)
             assert store.read(np.empty(0, np.int64), False).shape == (0, *shape)
+            assert not store.read(np.arange(n_rows * n_envs), True).any()
             reference = Reference(store, n_rows, n_envs, shape, dtype, seed=n_rows)
             for _ in range(4 * n_rows):
                 reference.write(None, 1)

@@ -190,7 +190,7 @@ def dataset_of(buffer: Any) -> Any:
 def test_import_restores_all_transitions():
     """Transitions are equal to the bit, in the same order and environment. An episode that still runs becomes a truncation."""
     for kind in KINDS:
-        for n_envs, n_steps in ((3, 37), (1, 7), (1, 10)) if kind in ("her", "optimized", "frames") else ((3, 37),):
+        for n_envs, n_steps in ((3, 23), (1, 7), (1, 10)) if kind in ("her", "optimized", "frames") else ((3, 23),):
             buffer, copied = make(kind, 10, n_envs), make(kind, 10, n_envs)
             play(buffer, n_steps, seed=n_steps)
             n_held = min(n_steps, 10) - (kind == "optimized" and n_steps >= 10)
@@ -241,25 +241,22 @@ def images(n: int, shape: tuple[int, ...] = (36, 40, 3)) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (n, *shape), dtype=np.uint8)
 
 
-@pytest.mark.parametrize("is_dict", [False, True])
-def test_images_with_channels_last_are_transposed(is_dict):
+def test_images_with_channels_last_are_transposed():
     """The images are large enough that Minari would save them as JPEG by default. No bit is lost."""
-    outside: Any = spaces.Box(0, 255, (36, 40, 3), np.uint8)
-    inside: Any = spaces.Box(0, 255, (3, 36, 40), np.uint8)
-    obs: Any = images(6)
-    transposed: Any = obs.transpose(0, 3, 1, 2)
-    if is_dict:
-        number = spaces.Discrete(9)
-        outside, inside = (spaces.Dict({"image": space, "number": number}) for space in (outside, inside))
-        obs, transposed = ({"image": array, "number": np.arange(6)} for array in (obs, transposed))
-    dataset = make_dataset(outside, [(obs, True)])
-
-    cls = PrioritizedDictReplayBuffer if is_dict else PrioritizedReplayBuffer
-    buffer = cls(5, inside, DISCRETE, device="cpu")
-    assert from_minari(dataset, buffer) == 5
-    for stored, start in ((buffer.observations, 0), (buffer.next_observations, 1)):
-        expected = at(transposed, slice(start, start + 5))
-        assert same(each(lambda a, b: a.reshape(b.shape), stored, expected), expected)
+    outside, inside = (spaces.Box(0, 255, shape, np.uint8) for shape in ((36, 40, 3), (3, 36, 40)))
+    in_dicts = [spaces.Dict({"image": space, "number": spaces.Discrete(9)}) for space in (outside, inside)]
+    obs = images(6)
+    transposed = obs.transpose(0, 3, 1, 2)
+    in_dict, transposed_in_dict = ({"image": array, "number": np.arange(6)} for array in (obs, transposed))
+    for cls, theirs, ours, raw, wanted in (
+        (PrioritizedReplayBuffer, outside, inside, obs, transposed),
+        (PrioritizedDictReplayBuffer, *in_dicts, in_dict, transposed_in_dict),
+    ):
+        buffer: Any = cls(5, ours, DISCRETE, device="cpu")
+        assert from_minari(make_dataset(theirs, [(raw, True)]), buffer) == 5
+        for stored, start in ((buffer.observations, 0), (buffer.next_observations, 1)):
+            expected = at(wanted, slice(start, start + 5))
+            assert same(each(lambda a, b: a.reshape(b.shape), stored, expected), expected)
 
 
 def make_dataset(
@@ -303,7 +300,7 @@ def make_dataset(
     n_envs=st.integers(1, 4),
     kind=st.sampled_from(["box", "her"]),
 )
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_import_keeps_all_but_the_first_few_transitions(lengths, n_envs, kind):
     """
     Environments get equally many transitions, so fewer than ``n_envs`` of the first ones are left out.
@@ -439,46 +436,38 @@ OTHER_OBSERVATIONS: list[tuple[spaces.Space, spaces.Space]] = [
 ]
 
 
-def test_other_observation_spaces_are_refused():
+def test_other_spaces_are_refused():
     for theirs, ours in OTHER_OBSERVATIONS:
         dataset = make_dataset(theirs, [(each(np.asarray, batch_of(theirs, 3)), True)])
         cls = PrioritizedDictReplayBuffer if isinstance(ours, spaces.Dict) else PrioritizedReplayBuffer
         assert_refused(dataset, cls(10, ours, DISCRETE, device="cpu"), ValueError, theirs, ours)
-
-
-def test_other_action_spaces_are_refused():
     for theirs, ours in (
         (spaces.Discrete(3), spaces.Discrete(4)),
         (ODD_ACTIONS, spaces.Box(-1, 1, (4,))),
     ):
         dataset = make_dataset(BOX, [(batch_of(BOX, 3), True)], theirs, batch_of(theirs, 2))
         assert_refused(dataset, PrioritizedReplayBuffer(10, BOX, ours, device="cpu"), ValueError, theirs, ours)
-
-
-def test_unbounded_and_integer_action_boxes_are_refused():
-    for space in (
-        spaces.Box(-np.inf, 1, (2,)),
-        spaces.Box(0, 5, (2,), np.int64),
-    ):
+    for space in (spaces.Box(-np.inf, 1, (2,)), spaces.Box(0, 5, (2,), np.int64)):
         dataset = make_dataset(BOX, [(batch_of(BOX, 3), True)], space, batch_of(space, 2))
         buffer = PrioritizedReplayBuffer(10, BOX, space, device="cpu")
         assert_refused(dataset, buffer, ValueError, "finite bounds")
 
 
-@pytest.mark.parametrize("n_envs", [1, 5])
-def test_a_dataset_larger_than_the_buffer_is_refused(n_envs):
+def test_a_dataset_larger_than_the_buffer_or_empty_is_refused():
     dataset = make_dataset(BOX, [(batch_of(BOX, 25), True)])  # 24 transitions, of which 5 environments take 20
-    for n_rows, kind in ((20 // n_envs + 3, "box"), (24 // n_envs - 1, "box"), (24 // n_envs, "optimized")):
+    for kind, n_rows, n_envs, n_taken in (
+        ("box", 24, 1, 24),
+        ("box", 23, 1, None),
+        ("optimized", 25, 1, 24),
+        ("optimized", 24, 1, None),
+        ("box", 4, 5, 20),
+        ("box", 3, 5, None),
+    ):
         buffer = make(kind, n_rows, n_envs, DISCRETE)
-        if n_rows * n_envs > 24:
-            assert from_minari(dataset, buffer) == 24 // n_envs * n_envs
-        elif n_rows < 24 // n_envs or kind == "optimized":
+        if n_taken is None:
             assert_refused(dataset, buffer, ValueError, "24 transitions")
-    buffer = make("box", 24 // n_envs, n_envs, DISCRETE)
-    assert from_minari(dataset, buffer) == 24 // n_envs * n_envs
-
-
-def test_an_empty_dataset_is_refused():
+        else:
+            assert from_minari(dataset, buffer) == n_taken
     assert_refused(make_dataset(BOX, []), make("box", 5, 1, DISCRETE), ValueError, "0 transitions")
 
 
@@ -509,7 +498,7 @@ def test_without_minari_the_error_says_how_to_install_it(monkeypatch):
 # ---- demonstrations
 
 
-@pytest.mark.parametrize("kind", ["dict", "frames", "her"])
+@pytest.mark.parametrize("kind", ["frames", "her"])
 def test_all_transitions_of_a_dataset_become_demonstrations(kind):
     """The size of the buffer and its number of environments do not matter. The stored steps equal those of the source."""
     source = make(kind, 12, 1)
@@ -534,20 +523,20 @@ def test_demonstrations_with_actions_outside_of_their_space_are_refused():
     assert len(buffer.demonstrations) == 0
 
 
-@pytest.mark.parametrize("demonstrations", [True, False])
-def test_actions_of_a_dataset_with_other_bounds_are_scaled_to_the_bounds_of_the_buffer(demonstrations):
+def test_actions_of_a_dataset_with_other_bounds_are_scaled_to_the_bounds_of_the_buffer():
     wide, narrow = spaces.Box(-4, 4, (2,), np.float32), spaces.Box(-1, 3, (2,), np.float32)
     raw = np.array([[0.0, 2.0], [-1.0, 3.0], [1.0, 1.5]], np.float32)
-    buffer = PrioritizedReplayBuffer(10, BOX, narrow, device="cpu", demonstration_fraction=0.5)
-    dataset = make_dataset(BOX, [(batch_of(BOX, 4), True)], wide, raw)
-    assert from_minari(dataset, buffer, demonstrations) == 3
-    stored = buffer.demonstrations.storage.actions[:3, 0] if demonstrations else buffer.actions[:3, 0]
-    np.testing.assert_allclose(stored, (raw - 1) / 2)
-    raw[2, 1] = -1.5
-    dataset = make_dataset(BOX, [(batch_of(BOX, 4), True)], wide, raw)
-    with pytest.raises(ValueError, match=r"Action 2 of 3 .* is \[ 1\.  -1\.5\], outside of the action space Box\(-1"):
-        from_minari(dataset, buffer, demonstrations)
-    assert len(buffer.demonstrations) + buffer.size() == 3
+    outside = raw.copy()
+    outside[2, 1] = -1.5
+    fitting, bad = (make_dataset(BOX, [(batch_of(BOX, 4), True)], wide, actions) for actions in (raw, outside))
+    for demonstrations in (True, False):
+        buffer = PrioritizedReplayBuffer(10, BOX, narrow, device="cpu", demonstration_fraction=0.5)
+        assert from_minari(fitting, buffer, demonstrations) == 3
+        stored = buffer.demonstrations.storage.actions[:3, 0] if demonstrations else buffer.actions[:3, 0]
+        np.testing.assert_allclose(stored, (raw - 1) / 2)
+        with pytest.raises(ValueError, match=r"Action 2 of 3 .* is \[ 1\.  -1\.5\], outside of the action space Box\(-1"):
+            from_minari(bad, buffer, demonstrations)
+        assert len(buffer.demonstrations) + buffer.size() == 3
 
 
 def test_an_empty_dataset_is_refused_as_demonstrations():

@@ -119,16 +119,16 @@ def test_a_saved_buffer_can_be_added_as_demonstrations(tmp_path):
         add_saved_demonstrations(buffer, tmp_path / "empty")
 
 
-@pytest.mark.parametrize("has_experience", [True, False])
-def test_demonstrations_of_a_saved_buffer_are_added_with_its_experience(tmp_path, has_experience):
-    saved = mixed(n_demonstrations=9)
-    if not has_experience:
-        saved.reset()
-    save_buffer(saved, tmp_path / "b.buffer")
-    buffer = make_buffer(5, 3, demonstration_fraction=1.0)
-    assert add_saved_demonstrations(buffer, tmp_path / "b.buffer") == (24 + 9 if has_experience else 9)
-    expected = [*saved.rewards[: saved.size()].ravel(), *saved.demonstrations.storage.rewards[:9, 0]]
-    assert sorted(buffer.demonstrations.storage.rewards[: len(buffer.demonstrations), 0]) == sorted(expected)
+def test_demonstrations_of_a_saved_buffer_are_added_with_its_experience(tmp_path):
+    for n_rows, name in ((12, "full.buffer"), (0, "empty.buffer")):
+        saved = mixed(n_demonstrations=9)
+        if n_rows == 0:
+            saved.reset()
+        save_buffer(saved, tmp_path / name)
+        buffer = make_buffer(5, 3, demonstration_fraction=1.0)
+        assert add_saved_demonstrations(buffer, tmp_path / name) == n_rows * 2 + 9
+        expected = [*saved.rewards[:n_rows].ravel(), *saved.demonstrations.storage.rewards[:9, 0]]
+        assert sorted(buffer.demonstrations.storage.rewards[: len(buffer.demonstrations), 0]) == sorted(expected)
 
 
 def test_actions_of_a_saved_buffer_with_other_bounds_are_scaled_anew(tmp_path):

@@ -69,16 +69,19 @@ def test_two_threads_write_one_name_and_a_reader_sees_only_whole_files(tmp_path)
     write_zip(path, 0)
 
     def write(seed: int) -> None:
-        for i in itertools.count():
-            write_zip(path, 1000 * seed + i)
-            n_written[seed] += 1
-            if is_over.is_set():
-                break
+        try:
+            for i in itertools.count():
+                write_zip(path, 1000 * seed + i)
+                n_written[seed] += 1
+                if is_over.is_set():
+                    break
+        finally:  # also after an error, which ends the others
+            is_over.set()
 
     def read() -> None:
         """Read whole files while both writers write, until each has written many."""
         try:
-            while min(n_written.values()) < 40:
+            while min(n_written.values()) < 40 and not is_over.is_set():
                 with zipfile.ZipFile(path) as archive:
                     assert archive.testzip() is None
         finally:
@@ -87,6 +90,7 @@ def test_two_threads_write_one_name_and_a_reader_sees_only_whole_files(tmp_path)
     with ThreadPoolExecutor(3) as pool:
         for done in [pool.submit(read), *(pool.submit(write, seed) for seed in n_written)]:
             done.result()
+    assert min(n_written.values()) >= 40
     assert names_of(tmp_path) == {"model.zip"}
 
 

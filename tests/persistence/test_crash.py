@@ -4,7 +4,6 @@ import copy
 import errno
 import fcntl
 import itertools
-import json
 import os
 import shutil
 import signal
@@ -20,13 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sb3_per
 import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
 from sb3_per.persistence.generations import manifests_in, numbers_in
+from tests.helpers.crash_child import exit_code, warm_up
 from tests.helpers.messages import caught_user_warnings, no_user_warnings
-from tests.helpers.project import ROOT
 from tests.helpers.saved import KINDS, Player, digest, files_in_manifests, make, names_of, watch_disk
 
 
@@ -50,30 +48,6 @@ def small_files(monkeypatch):
 # ---- kills
 
 
-@pytest.fixture(scope="module")
-def forker() -> Iterator[Callable[..., int]]:
-    """Run tasks in child processes that are killed. Yield a function that runs a task and returns the exit code."""
-    package = str(Path(sb3_per.__file__).parents[1])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.helpers.crash_child"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([package, str(ROOT)]), "OMP_NUM_THREADS": "1"},
-    )
-    assert process.stdin is not None and process.stdout is not None
-
-    def run(**task: Any) -> int:
-        process.stdin.write(json.dumps(task, default=str) + "\n")
-        process.stdin.flush()
-        return int(process.stdout.readline())
-
-    yield run
-    process.stdin.close()
-    process.wait()
-
-
 def assert_survived(kind: str, path: Path, at_least: int = -1) -> int:
     """
     Check that the last finished save or the one under way can be loaded. Return its number, -1 if there is none.
@@ -94,7 +68,7 @@ def assert_survived(kind: str, path: Path, at_least: int = -1) -> int:
     return newest(path)
 
 
-def kill_repeatedly(forker: Any, kind: str, tmp_path: Path, n_kills: int, signal_number: int, seed: int) -> None:
+def kill_repeatedly(kind: str, tmp_path: Path, n_kills: int, signal_number: int, seed: int) -> None:
     """
     Kill a process that saves until it is killed, at least ``n_kills`` times, and until a kill has interrupted a save after
     another one was done.
@@ -102,43 +76,51 @@ def kill_repeatedly(forker: Any, kind: str, tmp_path: Path, n_kills: int, signal
     path, rng, there = tmp_path / "x.buffer", np.random.default_rng(seed), -1
     log = path.parent / "log"
     n_killed = n_begun = n_done = 0
+    warm_up(kind)
     while n_killed < n_kills or not n_begun > n_done > 0:
-        task = dict(kind=kind, directory=path, seed=int(rng.integers(2**31)), signal=signal_number)
         # The kill comes some time after this save has begun. With 0, it may come before the first save.
-        code = forker(**task, n_saves=None, killed_in=int(rng.integers(4)), delay=rng.uniform(0.0, 0.02))
+        killed_in, delay = int(rng.integers(4)), rng.uniform(0.0, 0.02)
+        code = exit_code(kind, path, int(rng.integers(2**31)), None, -1, killed_in, delay, signal_number)
         assert code == -signal_number
         there = assert_survived(kind, path, there)
         n_killed += 1
         n_begun, n_done = (log.read_text().count(word) if log.exists() else 0 for word in ("begin", "done"))
-    assert forker(kind=kind, directory=path, seed=0, n_saves=1) == 0
+    assert exit_code(kind, path, seed=0, n_saves=1) == 0
     assert names_of(path) == files_in_manifests(path)
     assert assert_survived(kind, path, there) > there
 
 
-def test_saves_survive_sigterm_at_random_moments(forker, tmp_path):
-    kill_repeatedly(forker, "plain", tmp_path, 2, signal.SIGTERM, 1)
+def test_saves_survive_sigterm_at_random_moments(tmp_path):
+    kill_repeatedly("plain", tmp_path, 2, signal.SIGTERM, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_saves_survive_kills_at_random_moments(forker, kind, tmp_path):
+def test_saves_survive_kills_at_random_moments(kind, tmp_path):
     """72 kills of each of the seven kinds: 504 in all."""
-    kill_repeatedly(forker, kind, tmp_path, 72, signal.SIGKILL, 2)
+    kill_repeatedly(kind, tmp_path, 72, signal.SIGKILL, 2)
 
 
-@pytest.mark.parametrize("kind", ["plain", pytest.param("frames", marks=pytest.mark.slow)])
-def test_a_save_survives_a_kill_at_every_disk_operation(forker, kind, tmp_path, monkeypatch):
-    """Test the first save of a directory, and a save that adds a generation and removes the oldest one."""
+@pytest.mark.parametrize(
+    "kind, every", [("plain", 3), *(pytest.param(kind, 1, marks=pytest.mark.slow) for kind in ("plain", "frames"))]
+)
+def test_a_save_survives_a_kill_at_every_disk_operation(kind, every, tmp_path, monkeypatch):
+    """
+    Test the first save of a directory, and a save that adds a generation and removes the oldest one.
+
+    The quick form of the test kills at every third operation.
+    """
+    warm_up(kind)
     watch_disk(lambda *_: None, monkeypatch)  # skips fsync, which is slow
     (tmp_path / "before").mkdir()
     for n_before in (0, 3):
         if n_before:
-            assert forker(kind=kind, directory=tmp_path / "before" / "x.buffer", seed=0, n_saves=n_before) == 0
+            assert exit_code(kind, tmp_path / "before" / "x.buffer", seed=0, n_saves=n_before) == 0
         code, n_operations = -signal.SIGKILL, 0
         while code == -signal.SIGKILL:
             path = tmp_path / f"{n_before}" / f"{n_operations}" / "x.buffer"
             shutil.copytree(tmp_path / "before", path.parent)
-            code = forker(kind=kind, directory=path, seed=5, n_saves=1, fail_at=n_operations)
+            code = exit_code(kind, path, seed=5, n_saves=1, fail_at=n_operations)
             there = assert_survived(kind, path)
             # The next save works, and removes all files of the interrupted one.
             buffer = make(kind) if there < 0 else load(kind, path)
@@ -147,7 +129,7 @@ def test_a_save_survives_a_kill_at_every_disk_operation(forker, kind, tmp_path, 
             assert names_of(path) == files_in_manifests(path)
             assert digest(load(kind, path)) == digest(buffer)
             shutil.rmtree(path.parent)
-            n_operations += 1
+            n_operations += every
         assert code == 0 and n_operations > 20
 
 
@@ -182,10 +164,22 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["memory", pytest.param("frames", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("failure", FAILURES)
-def test_an_error_at_any_disk_operation_keeps_the_last_save(failure, kind, tmp_path, monkeypatch, small_files):
-    """The buffer in RAM does not change, and the next save works and removes all files of the failed one."""
+@pytest.mark.parametrize(
+    "failure, kind, every",
+    [
+        ("ENOSPC", "memory", 2),
+        ("interrupt", "memory", 2),
+        *(
+            pytest.param(failure, kind, 1, marks=pytest.mark.slow)
+            for failure, kind in itertools.product(FAILURES, ("memory", "frames"))
+        ),
+    ],
+)
+def test_an_error_at_any_disk_operation_keeps_the_last_save(failure, kind, every, tmp_path, monkeypatch, small_files):
+    """
+    The buffer in RAM does not change, and the next save works and removes all files of the failed one. The quick form of the
+    test fails at every second operation.
+    """
     fail = Failure(*FAILURES[failure])
     watch_disk(fail, monkeypatch)
     buffer = make(kind)
@@ -196,7 +190,7 @@ def test_an_error_at_any_disk_operation_keeps_the_last_save(failure, kind, tmp_p
         before_it.save(buffer, num_timesteps=i)
     last, files = digest(buffer), names_of(before_it.path)
     n_failed = 0
-    for number in itertools.count(1):
+    for number in itertools.count(1, every):
         path = tmp_path / f"{number}" / "x.buffer"
         shutil.copytree(tmp_path / "before", path.parent)
         saved = SavedBuffer(path)
@@ -228,7 +222,7 @@ def test_an_error_at_any_disk_operation_keeps_the_last_save(failure, kind, tmp_p
         assert names_of(path) == files_in_manifests(path)
         assert digest(load(kind, path)) == digest(buffer)
         shutil.rmtree(path.parent)
-    assert n_failed > 20 and not has_failed
+    assert n_failed > 20 / every and not has_failed
     assert caught == []
 
 

@@ -20,7 +20,6 @@ from tests.helpers.saved import Player, assert_same, assert_same_newest_steps, c
     [
         ("plain", 3, [20, 3, 40, 1]),
         ("memory", 15, [9, 7]),
-        ("actors", 15, [20, 3, 40, 1]),
         ("frames", 40, [40, 3]),
         ("rank", 15, [20, 3, 40, 1]),
     ],
@@ -114,7 +113,7 @@ class Own(Proportional):
     """A user's scheme."""
 
 
-@pytest.mark.parametrize("changed", [dict(scheme="rank"), dict(td_error_reduction="max"), dict(scheme=Own())], ids=str)
+@pytest.mark.parametrize("changed", [dict(scheme="rank"), dict(scheme=Own())], ids=str)
 def test_loading_with_another_scheme_sets_all_priorities_to_the_largest(changed, tmp_path):
     """Loading warns, also in the opposite direction. Transition ids, beta and the largest priority stay."""
     buffer, path = make_buffer(20, 2), tmp_path / "x.buffer"

@@ -45,7 +45,7 @@ RUNS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     ),
     "TD3, LAP": (PERTD3, "Pendulum-v1", dict(replay_buffer_kwargs=dict(scheme="lap"))),
     "TQC, 3 steps, recency": (PERTQC, "Pendulum-v1", dict(n_steps=3, replay_buffer_kwargs=dict(recency=0.99, recency_min=10))),
-    "DQN, beta by number of draws": (PERDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(beta_anneal_steps=300))),
+    "DQN, beta by number of draws": (PERDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(beta_anneal_steps=100))),
     "DQN, optimize_memory_usage": (
         PERDQN,
         "CartPole-v1",
@@ -79,8 +79,8 @@ def test_a_resumed_run_equals_an_unstopped_one(run, n_envs, tmp_path):
         return make_vec_env(env_id, n_envs)
 
     policy = "MultiInputPolicy" if env_id == "bits" else "MlpPolicy"
-    settings = dict(learning_starts=40, batch_size=16, buffer_size=130, policy_kwargs=dict(net_arch=[8]), device="cpu")
-    first = cls(policy, envs(), seed=0, **settings, **kwargs).learn(180)
+    settings = dict(learning_starts=20, batch_size=16, buffer_size=60, policy_kwargs=dict(net_arch=[8]), device="cpu")
+    first = cls(policy, envs(), seed=0, **settings, **kwargs).learn(90)
     first.save(tmp_path / "model")
     first.save_replay_buffer(tmp_path / "run.buffer")
 
@@ -91,7 +91,7 @@ def test_a_resumed_run_equals_an_unstopped_one(run, n_envs, tmp_path):
         seed_all(7)
         model.get_env().seed(3)
         model.action_space.seed(3)
-        model.learn(90, reset_num_timesteps=False)
+        model.learn(40, reset_num_timesteps=False)
         np.random.seed(1)
     for actual, expected in zip(parameters(second), parameters(first), strict=True):
         np.testing.assert_array_equal(actual, expected)

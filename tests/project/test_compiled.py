@@ -1,14 +1,17 @@
 """Compiled kernels work in workers and without a cache folder."""
 
 import os
+import runpy
 import subprocess
 import sys
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
 from sb3_per import SumTree
+from sb3_per.utils import compiled
 from sb3_per.utils.compiled import kernel, prefetch
 
 
@@ -16,20 +19,6 @@ def run_program(program: str) -> str:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_importing_the_package_compiles_nothing():
-    program = """
-import numba
-compiled = []
-compile = numba.core.dispatcher.Dispatcher.compile
-numba.core.dispatcher.Dispatcher.compile = lambda self, sig: compiled.append(self) or compile(self, sig)
-import sb3_per
-assert not compiled
-sb3_per.SumTree(3).update([1], [2.0])
-assert compiled
-"""
-    run_program(program)
 
 
 @pytest.mark.slow
@@ -107,6 +96,13 @@ def test_training_works_without_a_writable_cache_folder(tmp_path):
     assert float(output) > 0
 
 
+def test_a_disabled_compiler_is_an_error_that_names_its_variable(monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    with pytest.raises(ImportError, match="sb3_per needs numba's compiler, which NUMBA_DISABLE_JIT=1 switches off: unset it"):
+        runpy.run_path(compiled.__file__)
+
+
+@pytest.mark.slow
 def test_importing_an_algorithm_with_a_disabled_compiler_raises():
     done = subprocess.run(
         [sys.executable, "-c", "from sb3_per import PERSAC"],

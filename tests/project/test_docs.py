@@ -13,17 +13,20 @@ import matplotlib.pyplot as plt
 import pytest
 import yaml
 from stable_baselines3 import SAC
+from stable_baselines3.common import evaluation
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_per import PERSAC, PrioritizedOffPolicyMixin
+from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.cli.convert import main as convert
 from tests.helpers import newcomer
 from tests.helpers.pages import PAGES, check_make, name_of, pages
 from tests.helpers.project import ROOT, alone_with_ray
 
-# 10 gradient steps with the defaults of most algorithms.
+# With the defaults of most algorithms: ten gradient steps. A model that has learned before makes as many steps more.
 MAX_STEPS = 110
+N_LEARNING = 10
 
 # Appended to a command of the Zoo, whose last option counts. Plots need two evaluations.
 ZOO_LIMITS = {
@@ -55,18 +58,22 @@ def spans_of(page: Path) -> list[str]:
 
 @pytest.fixture
 def short_runs(tmp_path, monkeypatch):
-    """Use an empty working directory, stop runs after ``MAX_STEPS``, and close in the end what a page has opened."""
+    """Use an empty working directory, stop runs and evaluations early, and close in the end what a page has opened."""
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     models = []
-    learn = OffPolicyAlgorithm.learn
+    learn, pretrain, evaluate = OffPolicyAlgorithm.learn, PrioritizedAlgorithm.pretrain, evaluation.evaluate_policy
 
     def learn_shortly(self, total_timesteps, *args, **kwargs):
         models.append(self)
-        return learn(self, min(total_timesteps, MAX_STEPS), *args, **kwargs)
+        n_done = 0 if kwargs.get("reset_num_timesteps", True) else self.num_timesteps
+        n_steps = max(self.learning_starts - n_done, 0) + N_LEARNING
+        return learn(self, min(total_timesteps, MAX_STEPS, n_steps), *args, **kwargs)
 
     monkeypatch.setattr(OffPolicyAlgorithm, "learn", learn_shortly)
+    monkeypatch.setattr(PrioritizedAlgorithm, "pretrain", lambda self, gradient_steps: pretrain(self, N_LEARNING))
+    monkeypatch.setattr(evaluation, "evaluate_policy", lambda model, env, n_eval_episodes: evaluate(model, env, 1))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     yield
     for model in models:

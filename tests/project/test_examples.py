@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from stable_baselines3 import SAC, TD3
+from stable_baselines3.common import evaluation
 
 from tests.helpers.project import alone_with_ray
 
@@ -85,6 +86,8 @@ def short(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SB3_PER_SHORT", "1")
     monkeypatch.syspath_prepend(EXAMPLES)
+    evaluate = evaluation.evaluate_policy
+    monkeypatch.setattr(evaluation, "evaluate_policy", lambda model, env, n_eval_episodes: evaluate(model, env, 2))
     return lambda script: runpy.run_path(str(EXAMPLES / f"{script}.py"), run_name="__main__")
 
 
@@ -93,7 +96,7 @@ def test_every_script_has_promises():
 
 
 # The others take long, and quick tests elsewhere cover what they use.
-QUICK = ("own_algorithm", "swap_import")
+QUICK = ("own_algorithm",)
 
 
 @pytest.mark.parametrize(

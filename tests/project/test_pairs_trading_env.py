@@ -74,7 +74,7 @@ def test_observations_show_spread_and_position():
 
 
 def test_the_spread_breaks_at_about_one_bar_in_a_hundred():
-    breaks = np.concatenate([episode(PairsTradingEnv(), seed, reversion)[4] for seed in range(80)])
+    breaks = np.concatenate([episode(PairsTradingEnv(), seed, reversion)[4] for seed in range(40)])
     assert 0.006 < breaks.mean() < 0.014
     assert not episode(PairsTradingEnv(p_break=0.0), 0, reversion)[4].any()
 
@@ -82,7 +82,7 @@ def test_the_spread_breaks_at_about_one_bar_in_a_hundred():
 def test_trading_on_reversion_earns_and_random_trading_loses():
     env = PairsTradingEnv()
     earned, lost = (
-        np.array([episode(env, seed, policy)[2].sum() for seed in range(40)]) for policy in (reversion, random_policy())
+        np.array([episode(env, seed, policy)[2].sum() for seed in range(25)]) for policy in (reversion, random_policy())
     )
     standard_error = earned.std() / np.sqrt(len(earned))
     assert earned.mean() > 3 * standard_error > 0

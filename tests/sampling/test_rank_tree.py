@@ -43,7 +43,7 @@ def assert_same_ranks(tree: RankTree, reference: SortedList, uniforms: np.ndarra
         np.testing.assert_array_equal(tree.find(values), expected)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     capacity=st.integers(1, 60),
     alpha=st.sampled_from([0.0, 0.7, 1.0, 2.5]),
@@ -62,25 +62,23 @@ def test_ranks_equal_a_sorted_list_after_any_updates(capacity, alpha, batches):
         assert_same_ranks(tree, reference, np.linspace(0, 1, 23))
 
 
-@pytest.mark.parametrize("kind", ["distinct", "ties", "newest first", "descending", "shrinking"])
+@pytest.mark.parametrize("kind", ["ties", "newest first", "descending", "shrinking"])
 def test_ranks_over_many_blocks_equal_a_sorted_list(kind):
     """The tree is large enough that blocks are split and merged."""
     rng = np.random.default_rng(0)
     capacity = 3000
     tree, reference = RankTree(capacity, 0.7), SortedList()
-    for step in range(60):
+    for step in range(40):
         size = int(rng.integers(1, 300))
         slots = rng.integers(0, capacity, size)
-        if kind == "distinct":
-            priorities = rng.exponential(size=size)
-        elif kind == "ties":
+        if kind == "ties":
             priorities = rng.choice([0.0, 0.5, 1.0, 1.0, np.inf], size)
         elif kind == "newest first":
             slots, priorities = np.arange(step * 100, (step + 1) * 100) % capacity, np.full(100, np.inf)
         elif kind == "descending":
             slots, priorities = np.arange(step * 100, (step + 1) * 100) % capacity, np.full(100, 1.0 / (step + 1))
         else:
-            priorities = rng.exponential(size=size) * (rng.random(size) < (0.9 if step < 30 else 0.05))
+            priorities = rng.exponential(size=size) * (rng.random(size) < (0.9 if step < 20 else 0.05))
         tree.update(slots, priorities)
         reference.update(slots, priorities)
         assert_same_ranks(tree, reference, rng.random(50))

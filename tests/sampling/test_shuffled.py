@@ -1,7 +1,8 @@
 """The shuffled control of a scheme is the scheme, except that errors change places within a batch."""
 
+from typing import Any
+
 import numpy as np
-import pytest
 import torch as th
 
 from sb3_per.compare.controls import control_of
@@ -11,20 +12,20 @@ from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, Ran
 SCHEMES = [Proportional(alpha=0.7), RankBased(), LAP(kappa=0.3), PAL(alpha=0.2), Uniform()]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
-def test_draws_weights_and_loss_are_those_of_the_scheme(scheme):
-    control = Shuffled(scheme)
+def test_draws_weights_and_loss_are_those_of_the_scheme():
     errors = np.random.default_rng(0).exponential(size=20)
-    masses = scheme.mass(scheme.priority(errors))
-    assert (control.mass(control.priority(errors)) == masses).all()
-    assert (control.weights(masses, 0.5) == scheme.weights(masses, 0.5)).all()
-    assert control.new_mass(2.0) == scheme.new_mass(2.0)
     arguments = (th.rand(20, 2), th.randn(20, 2), th.rand(20, 1))
-    assert control.loss(*arguments) == scheme.loss(*arguments)
-    for name in vars(PriorityScheme):
-        if isinstance(getattr(scheme, name), (bool, float)):
-            assert getattr(control, name) == getattr(scheme, name), name
-    assert type(control.make_tree(4)) is type(scheme.make_tree(4))
+    for scheme in SCHEMES:
+        control = Shuffled(scheme)
+        masses = scheme.mass(scheme.priority(errors))
+        assert (control.mass(control.priority(errors)) == masses).all()
+        assert (control.weights(masses, 0.5) == scheme.weights(masses, 0.5)).all()
+        assert control.new_mass(2.0) == scheme.new_mass(2.0)
+        assert control.loss(*arguments) == scheme.loss(*arguments)
+        for name in vars(PriorityScheme):
+            if isinstance(getattr(scheme, name), (bool, float)):
+                assert getattr(control, name) == getattr(scheme, name), (scheme, name)
+        assert type(control.make_tree(4)) is type(scheme.make_tree(4))
     assert isinstance(Shuffled(RankBased()).make_tree(4), RankTree)
 
 
@@ -35,9 +36,10 @@ def test_errors_of_a_batch_change_places():
     assert sorted(reduced) == sorted(scheme.reduce(errors)) and list(reduced) != list(scheme.reduce(errors))
 
 
-@pytest.mark.parametrize("setting", [dict(scheme="lap", kappa=0.3), dict(scheme=LAP(kappa=0.3))], ids=repr)
-def test_the_control_of_a_setting_keeps_its_other_settings(setting):
-    control = control_of({**setting, "recency": 0.5})
-    scheme = control.pop("scheme")
-    assert control == {"recency": 0.5}
-    assert isinstance(scheme, Shuffled) and (scheme.scheme.kappa, scheme.scheme.alpha) == (0.3, 0.4)
+def test_the_control_of_a_setting_keeps_its_other_settings():
+    settings: tuple[dict[str, Any], ...] = (dict(scheme="lap", kappa=0.3), dict(scheme=LAP(kappa=0.3)))
+    for setting in settings:
+        control = control_of({**setting, "recency": 0.5})
+        scheme = control.pop("scheme")
+        assert control == {"recency": 0.5}
+        assert isinstance(scheme, Shuffled) and (scheme.scheme.kappa, scheme.scheme.alpha) == (0.3, 0.4)

@@ -38,7 +38,7 @@ def filled(masses: np.ndarray) -> SumTree:
     return tree
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     capacity=st.one_of(st.integers(1, 130), st.sampled_from([255, 256, 257, 511, 512, 513, 1024, 4095, 4096, 4097])),
     seed=st.integers(0, 1000),
@@ -71,7 +71,7 @@ def test_scalars_and_arrays_are_accepted():
     assert tree.total == 2.0 * capacity
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     capacity=st.integers(1, 40),
     batches=st.lists(
@@ -104,7 +104,7 @@ def test_sums_do_not_drift_after_any_updates(capacity, batches, fractions):
 def test_an_emptied_tree_has_a_total_of_zero():
     rng = np.random.default_rng(0)
     tree = SumTree(1000)
-    for _ in range(2000):
+    for _ in range(500):
         tree.update(rng.integers(0, 1000, 64), rng.random(64) * 10.0 ** rng.integers(-12, 12))
     tree.update(np.arange(1000), 0.0)
     assert tree.total == 0.0
@@ -126,7 +126,7 @@ def test_draw_finds_the_prefix_sums():
             np.testing.assert_allclose(tree.n_p(leaves, 7), n_p, rtol=1e-12)
 
 
-@pytest.mark.parametrize("capacity", [1, 65, 513])
+@pytest.mark.parametrize("capacity", [1, 65])
 def test_find_in_a_part_equals_cumsum_of_its_leaves(capacity):
     """Check every boundary to the ulp, in any range of slots, including ranges that wrap around to slot 0."""
     rng = np.random.default_rng(capacity)

@@ -1,6 +1,5 @@
 """An update is compiled once, and data travel once each way."""
 
-import subprocess
 import sys
 from typing import Any
 
@@ -25,7 +24,7 @@ def _count(event: str, *args: Any, **kwargs: Any) -> None:
 jax.monitoring.register_event_duration_secs_listener(_count)
 
 
-def test_nothing_is_compiled_twice():
+def test_nothing_is_compiled_twice(monkeypatch):
     """The number of steps, the place within a policy delay and numbers such as tau may differ from call to call."""
     model = shared("td3")
     model.train(1, BATCH_SIZE)
@@ -35,7 +34,8 @@ def test_nothing_is_compiled_twice():
     assert n_before > 0
     for gradient_steps in (1, 3, 4, 1, 1):
         model.train(gradient_steps, BATCH_SIZE)
-    model.tau, model.target_policy_noise = 0.01, 0.3
+    monkeypatch.setattr(model, "tau", 0.01)
+    monkeypatch.setattr(model, "target_policy_noise", 0.3)
     model.train(1, BATCH_SIZE)
     model.td_errors(model.replay_buffer.sample(BATCH_SIZE))
     assert len(COMPILATIONS) == n_before
@@ -77,12 +77,6 @@ def test_data_travel_in_few_arrays():
         td_errors, found = logged.unpack(np.asarray(row), updates_actor)
         assert td_errors.shape == (BATCH_SIZE, 2) and (td_errors == 1).all()
         assert found == (metrics | {"of actor": 4.0} if updates_actor else metrics)
-
-
-def test_importing_the_package_loads_neither_jax_nor_sbx():
-    code = "import sys, sb3_per; sb3_per.PERSAC; sb3_per.LAP(); print([m for m in ('jax', 'sbx', 'flax') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_without_sbx_the_import_names_the_command_that_installs_it(monkeypatch):

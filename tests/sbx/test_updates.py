@@ -10,8 +10,9 @@ import torch as th
 from stable_baselines3.common.logger import Logger
 
 from sb3_per.algorithms.metrics import weight_metrics
+from sb3_per.sbx.base import Step
 from tests.helpers.buffers import fill
-from tests.helpers.sbx_models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
+from tests.helpers.sbx_models import ALGORITHMS, BATCH_SIZE, SGD, leaves, logged, make, names, shared
 
 # Two programs of XLA that compute the same may round differently, in ways that depend on the processor.
 RTOL, ATOL = 1e-4, 1e-6
@@ -43,14 +44,11 @@ def weighted(batch: Any, seed: int = 0) -> Any:
 
 @pytest.mark.parametrize("name", names("sac", "td3", "dqn"))
 def test_an_update_with_equal_weights_is_that_of_sbx(name):
-    """Two updates, so that both sides of a policy delay are seen, with the optimizers of SBX's defaults."""
-    model, stock = make(name, replay_buffer_kwargs=dict(scheme="uniform")), make(name, stock=True)
-    fill([model.replay_buffer], 30)
-    for each in (model, stock):
-        each.set_logger(Logger(None, []))
+    """Two updates, so that both sides of a policy delay are seen. The slow tests have the optimizers of SBX's defaults."""
+    model, stock = shared(name), make(name, stock=True, **SGD)
+    stock.set_logger(Logger(None, []))
     for _ in range(2):
-        batch = model.replay_buffer.sample(BATCH_SIZE)
-        assert (batch.weights == 1).all()
+        batch = model.replay_buffer.sample(BATCH_SIZE)._replace(weights=th.ones(BATCH_SIZE, 1))
         with pytest.MonkeyPatch.context() as patch:
             for each in (model, stock):
                 patch.setattr(each.replay_buffer, "sample", lambda *args, batch=batch, **kwargs: batch)
@@ -66,6 +64,7 @@ def test_an_update_with_equal_weights_is_that_of_sbx(name):
 
 #: Settings of SBX that change an update.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ALGORITHMS},
     "droq": ("sac", dict(policy_kwargs=dict(dropout_rate=0.2, layer_norm=True), policy_delay=2)),
     "droq tqc": ("tqc", dict(policy_kwargs=dict(dropout_rate=0.2))),
     "simba": ("sac", dict(policy="SimbaPolicy")),
@@ -165,7 +164,7 @@ def test_td_errors_equal_those_of_numpy(name, give):
     np.testing.assert_array_equal(handed_back[0][0], batch.indices)
 
 
-def test_targets_are_discounted_next_values():
+def test_targets_are_discounted_next_values(monkeypatch):
     model = shared("dqn")
     batch = model.replay_buffer.sample(BATCH_SIZE)._replace(dones=th.tensor([[0.0], [1.0]] * (BATCH_SIZE // 2)))
     params = model.policy.qf_state.params
@@ -176,6 +175,15 @@ def test_targets_are_discounted_next_values():
     discounted = batch._replace(discounts=th.full((BATCH_SIZE, 1), 0.5))
     expected = batch.rewards.numpy() + continues * 0.5 * next_q.max(axis=1, keepdims=True) - estimates("dqn", model, batch)
     np.testing.assert_allclose(model.td_errors(discounted), expected, rtol=1e-4, atol=1e-5)
+
+    # With Double Q-learning, the online network chooses. Its output is turned around here, so it chooses another action.
+    (state,) = model._networks()
+    last = f"Dense_{len(params['params']) - 1}"
+    turned = {"params": {**params["params"], last: jax.tree.map(jnp.negative, params["params"][last])}}
+    model._set_networks((state.replace(params=turned),))
+    monkeypatch.setattr(model, "double_q", True)
+    expected = batch.rewards.numpy() + continues * 0.99 * next_q.min(axis=1, keepdims=True) - estimates("dqn", model, batch)
+    np.testing.assert_allclose(model.td_errors(batch), expected, rtol=1e-4, atol=1e-5)
 
 
 def critics_of(model: Any) -> tuple[Any, ...]:
@@ -301,8 +309,11 @@ def test_many_draws_before_the_first_update_of_a_call_do_not_warn(recwarn):
     buffer = model.replay_buffer
     fill([buffer], 30)
     buffer.add_demonstrations_from(shared("dqn").replay_buffer)
-    model.set_logger(Logger(folder=None, output_formats=[]))
-    model.train(12, BATCH_SIZE)
+    for _ in range(2):
+        batches, _ = model._draw_ahead(BATCH_SIZE, 0, 12)
+        assert len(batches) == 12
+        for batch in batches:
+            buffer.update_priorities(batch.indices, np.ones(BATCH_SIZE))
     assert not [w for w in recwarn if "update_priorities() was not called" in str(w.message)]
     with pytest.warns(UserWarning, match=r"update_priorities\(\) was not called"):
         for _ in range(10):
@@ -332,6 +343,25 @@ def test_a_nan_stops_before_the_priorities(monkeypatch):
     np.testing.assert_array_equal(model.replay_buffer.priorities, before)
 
 
+def test_a_subclass_that_overrides_a_function_of_sbx_is_called():
+    """The update is traced, and not compiled."""
+    rates = []
+
+    class Own(ALGORITHMS["td3"][0]):
+        @staticmethod
+        def soft_update(tau: Any, qf_state: Any, actor_state: Any) -> Any:
+            rates.append(tau)
+            return qf_state, actor_state
+
+    model = Own("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[4, 4]), seed=0, buffer_size=80, tau=0.25)
+    fill([model.replay_buffer], 30)
+    _, (batch,) = model._draw_ahead(BATCH_SIZE, 0, 1)
+    step = Step(model._networks(), model.key, batch, model._hyperparameters(), model._options())
+    jax.eval_shape(lambda: Own._update(step))
+    assert set(rates) == {0.25}
+
+
+@pytest.mark.slow
 def test_a_subclass_that_overrides_a_function_of_sbx_is_honoured():
     class Frozen(ALGORITHMS["td3"][0]):
         @staticmethod
@@ -348,9 +378,8 @@ def test_a_subclass_that_overrides_a_function_of_sbx_is_honoured():
     assert any(jax.tree.leaves(jax.tree.map(lambda one, other: bool((one != other).any()), before.params, after.params)))
 
 
-@pytest.mark.parametrize("name", ["td3", "dqn"])
-def test_a_subclass_whose_critic_update_would_be_ignored_is_refused(name):
-    function = "update_qnetwork" if name == "dqn" else "update_critic"
-    cls = type("Own", (ALGORITHMS[name][0],), {function: staticmethod(lambda *args: args)})
-    with pytest.raises(NotImplementedError, match=rf"Own.{function}\(\) is not .* no effect.*_update"):
-        cls("MlpPolicy", "CartPole-v1" if name == "dqn" else "Pendulum-v1", policy_kwargs=dict(net_arch=[4, 4]))
+def test_a_subclass_whose_critic_update_would_be_ignored_is_refused():
+    for name, env, function in (("td3", "Pendulum-v1", "update_critic"), ("dqn", "CartPole-v1", "update_qnetwork")):
+        cls = type("Own", (ALGORITHMS[name][0],), {function: staticmethod(lambda *args: args)})
+        with pytest.raises(NotImplementedError, match=rf"Own.{function}\(\) is not .* no effect.*_update"):
+            cls("MlpPolicy", env, policy_kwargs=dict(net_arch=[4, 4]), buffer_size=80)

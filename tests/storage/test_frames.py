@@ -22,7 +22,7 @@ from tests.helpers.messages import caught_user_warnings
 DTYPES = (np.uint8, np.bool_, np.float32, np.float64)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_stored_bytes_equal_a_plain_twin(data):
     """Compare the whole buffer and batches through four laps, resets, copies and restarts."""
@@ -90,8 +90,7 @@ def test_reading_gives_copies_and_writing_is_refused():
     same_bytes(framed.observations[[3, 4, 5]], before[[3, 4, 5]])
 
 
-@pytest.mark.parametrize("length", [1, 40])
-@pytest.mark.parametrize("padding", ["zeros", "repeats"])
+@pytest.mark.parametrize("length, padding", [(1, "repeats"), (40, "zeros")])
 def test_each_frame_is_stored_once(padding, length):
     """Episodes of L steps take 1 + 1 / L frames per transition, whatever the padding."""
     k, n_envs = 4, 3
@@ -101,7 +100,7 @@ def test_each_frame_is_stored_once(padding, length):
     def new() -> np.ndarray:
         return rng.integers(1, 255, (1, 3, 5)).astype(np.uint8)
 
-    for _ in range(3 * 160 // length):
+    for _ in range(2 * 160 // length):
         stacks = []
         for _ in range(n_envs):
             first = new()
@@ -156,7 +155,7 @@ def test_a_frame_that_never_changes_keeps_no_old_frames():
     rng = np.random.default_rng(0)
     frozen = np.full((1, 3, 5), 9, np.uint8)
     moving = [rng.integers(1, 255, (1, 3, 5)).astype(np.uint8) for _ in range(4)]
-    for _ in range(400):
+    for _ in range(200):
         following = [*moving[1:], rng.integers(1, 255, (1, 3, 5)).astype(np.uint8)]
         obs, next_obs = (np.stack([stacked([frozen] * 4, "first"), stacked(each, "first")]) for each in (moving, following))
         for buffer in (framed, plain):
@@ -245,21 +244,21 @@ def test_values_of_frames_that_do_not_fit_are_refused():
         PrioritizedReplayBuffer(10**12, IMAGE, ACTIONS, "cpu", frames=4, **MEMORY)
 
 
-@pytest.mark.parametrize("is_stack", [True, False])
-def test_observations_that_are_no_stacks_warn_once(is_stack):
-    framed, plain = twins("channels first", 4, np.uint8, 50, 1)
-    stream = Stream("channels first", 4, np.uint8, 1, 0, junk=False)
-    rng = np.random.default_rng(0)
-    with caught_user_warnings() as caught:
-        for _ in range(1200):
-            obs, next_obs, dones, infos = stream.step()
-            if not is_stack:
-                next_obs = rng.integers(0, 255, next_obs.shape).astype(np.uint8)
-            for buffer in (framed, plain):
-                buffer.add(obs, next_obs, np.zeros((1, 1)), np.zeros(1), dones, infos)
-    said = [text for text in caught if "shifted by one frame" in text]
-    assert len(said) == (not is_stack)
-    same_bytes(framed.next_observations[:], plain.next_observations)
+def test_observations_that_are_no_stacks_warn_once():
+    for is_stack in (True, False):
+        framed, plain = twins("channels first", 4, np.uint8, 50, 1)
+        stream = Stream("channels first", 4, np.uint8, 1, 0, junk=False)
+        rng = np.random.default_rng(0)
+        with caught_user_warnings() as caught:
+            for _ in range(1200):
+                obs, next_obs, dones, infos = stream.step()
+                if not is_stack:
+                    next_obs = rng.integers(0, 255, next_obs.shape).astype(np.uint8)
+                for buffer in (framed, plain):
+                    buffer.add(obs, next_obs, np.zeros((1, 1)), np.zeros(1), dones, infos)
+        said = [text for text in caught if "shifted by one frame" in text]
+        assert len(said) == (not is_stack)
+        same_bytes(framed.next_observations[:], plain.next_observations)
 
 
 def test_a_write_without_a_reservation_makes_room_itself():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sb3_per.storage.ring import Ring
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_slots_ids_and_newest_steps_equal_lists_of_steps(data):
     n_rows, n_envs, shares_next_obs = data.draw(st.integers(2, 6)), data.draw(st.integers(1, 3)), data.draw(st.booleans())

@@ -18,20 +18,21 @@ from matplotlib import pyplot as plt
 from sb3_per import LAP, PERDQN, PERSAC, PrioritizedHerReplayBuffer
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.zoo import ALGORITHMS, class_of, config_path, main
-from tests.helpers.zoo import env_of, error_of, loaded, saved_buffer, settings
+from tests.helpers.zoo import env_of, error_of, loaded, saved_buffer, settings, settings_of
 
 matplotlib.use("Agg")
 
-QUICK = ("per_dqn", "per_sac_lstm")
+QUICK = ("per_dqn", "per_dqn_lstm")
 
 
 @pytest.mark.parametrize("algo", [a if a in QUICK else pytest.param(a, marks=pytest.mark.slow) for a in ALGORITHMS])
 def test_a_trained_agent_can_be_enjoyed(algo, zoo, capsys):
-    run = zoo("train", algo, "--eval-freq", "150", "--eval-episodes", "1")
+    entry = settings_of(algo, n_timesteps=120)
+    run = zoo("train", algo, "--eval-freq", "60", "--eval-episodes", "1", entry=entry)
     shown = capsys.readouterr().out.splitlines()
     model = loaded(algo, run)
     assert type(model) is class_of(algo)
-    assert (model.num_timesteps, model._n_updates > 0) == (300, True)
+    assert (model.num_timesteps, model._n_updates > 0) == (120, True)
     assert model.replay_buffer.scheme.alpha == 0.5
     # The buffer class that the algorithm chose is not in the zip, and the file of the run keeps what the user wrote.
     assert "replay_buffer_class" not in yaml.unsafe_load((run / env_of(algo) / "config.yml").read_text())
@@ -42,21 +43,22 @@ def test_a_trained_agent_can_be_enjoyed(algo, zoo, capsys):
         last = evaluations["results"][-1].mean()
     assert result == f"Mean return of the last evaluation: {last:.1f}. Saved in {run}."
     assert command == f"enjoy --algo {algo} --env {env_of(algo)} -f logs"
+    n_steps = "250" if env_of(algo) == "Pendulum-v1" else "100"  # an episode and more
     for options in ([], ["--load-best"]):
-        main([*shlex.split(command), "--no-render", "-n", "250", *options])
+        main([*shlex.split(command), "--no-render", "-n", n_steps, *options])
         played = capsys.readouterr().out
         assert "Mean reward" in played and ("best_model" in played) == bool(options)
 
 
 def test_training_continues_with_the_saved_buffer(zoo):
-    first = zoo("train", "per_sac", "--save-replay-buffer")
+    first = zoo("train", "per_sac", "--save-replay-buffer", entry=settings(n_timesteps=100))
     assert not list(first.glob("*.pkl"))
     saved = saved_buffer("per_sac", first)
     model = str(first / "Pendulum-v1.zip")
-    second = zoo("train", "per_sac", "--save-replay-buffer", "-i", model, entry=settings(n_timesteps=100))
+    second = zoo("train", "per_sac", "--save-replay-buffer", "-i", model, entry=settings(n_timesteps=60, batch_size=4))
     assert second != first
     continued = saved_buffer("per_sac", second)
-    assert continued.pos == saved.pos + 100
+    assert continued.pos == saved.pos + 60
     np.testing.assert_array_equal(continued.observations[: saved.pos], saved.observations[: saved.pos])
     untouched = saved.priorities[: saved.pos] == continued.priorities[: saved.pos]
     assert 0 < untouched.mean() < 1  # priorities were loaded, and training changed them
@@ -64,10 +66,11 @@ def test_training_continues_with_the_saved_buffer(zoo):
 
 
 def test_a_checkpoint_continues_with_its_own_buffer_and_not_the_newest(zoo):
-    run = zoo("train", "per_sac", "--save-replay-buffer", "--save-freq", "60", entry=settings(n_timesteps=150))
+    entry, shorter = (settings(n_timesteps=n, learning_starts=140) for n in (150, 60))
+    run = zoo("train", "per_sac", "--save-replay-buffer", "--save-freq", "60", entry=entry)
     assert {path.name for path in run.glob("*.buffer")} == {"rl_model_replay_buffer.buffer"}
     for model, n in (("rl_model_120_steps.zip", 119), ("Pendulum-v1.zip", 150)):
-        second = zoo("train", "per_sac", "--save-replay-buffer", "-i", str(run / model), entry=settings(n_timesteps=60))
+        second = zoo("train", "per_sac", "--save-replay-buffer", "-i", str(run / model), entry=shorter)
         assert saved_buffer("per_sac", second).size() == n + 60
 
 
@@ -83,7 +86,7 @@ def test_training_with_actors_keeps_environments_and_wrappers(zoo, monkeypatch):
 
     make_actors = sb3_per.distributed.make_actors
     monkeypatch.setattr(sb3_per.distributed, "make_actors", make_here)
-    entry = settings(n_envs=2, normalize=True, n_timesteps=400)
+    entry = settings(n_envs=2, normalize=True, n_timesteps=400, learning_starts=380)
     run = zoo("train", "per_sac", "--actors", "3", "--eval-freq", "120", "--eval-episodes", "1", entry=entry)
     assert [(each["n_actors"], each["n_envs"]) for each in made] == [(3, 2)]
     model = loaded("per_sac", run)

@@ -1,7 +1,8 @@
 """Commands find environments that a module registers, and say in one line what is missing."""
 
-import subprocess
+import importlib
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 import gymnasium as gym
 
 from sb3_per.zoo import summary
+from sb3_per.zoo.environments import register_environment
 from tests.helpers.zoo import error_of, settings
 
 ENV = "Tilted-v0"
@@ -33,10 +35,15 @@ def forget(zoo):
     forget()
 
 
-def test_environments_of_rl_zoo_need_no_module():
-    """A new process, because other tests import RL Zoo's environments."""
-    code = "from sb3_per.zoo.environments import register_environment; register_environment('CartPoleNoVel-v1', [])"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_environments_of_rl_zoo_need_no_module(monkeypatch):
+    """Forget what other tests have imported, as a new process does."""
+    importlib.import_module("rl_zoo3.import_envs")
+    monkeypatch.delitem(sys.modules, "rl_zoo3.import_envs")
+    monkeypatch.delitem(gym.registry, "CartPoleNoVel-v1")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*Overriding environment")  # the others are registered again
+        assert register_environment("CartPoleNoVel-v1", []) == "CartPoleNoVel-v1"
+    assert "CartPoleNoVel-v1" in gym.registry
 
 
 def test_every_command_imports_the_module(forget, zoo, capsys):

@@ -36,10 +36,11 @@ def steps_of(run: Path, algo: str) -> int:
 
 def test_an_interrupted_run_goes_on_with_its_buffer(zoo, capsys):
     Path("interrupt.py").write_text(INTERRUPT)
-    interrupted = settings(n_timesteps=200, callback="interrupt.Interrupt")
+    interrupted = settings(n_timesteps=200, learning_starts=120, callback="interrupt.Interrupt")
     run = zoo("train", "per_sac", "--save-replay-buffer", "--resume", entry=interrupted)
     assert steps_of(run, "per_sac") == 130
-    assert zoo("train", "per_sac", "--save-replay-buffer", "--resume", entry=settings(n_timesteps=200)) == run
+    going_on = settings(n_timesteps=200, learning_starts=190)
+    assert zoo("train", "per_sac", "--save-replay-buffer", "--resume", entry=going_on) == run
     shown = capsys.readouterr().out
     assert "at 130 of 200 steps" in shown
     assert f"The replay buffer has 129 rows of {run / 'replay_buffer.buffer'}" in shown
@@ -58,7 +59,7 @@ def test_a_finished_run_goes_on_only_if_more_steps_are_asked_for(zoo, capsys):
 
 
 def test_a_killed_run_without_its_buffer_goes_on_with_its_networks_and_says_so(zoo, capsys):
-    entry = settings(n_timesteps=120, normalize=True)
+    entry = settings(n_timesteps=120, normalize=True, learning_starts=90)
     run = zoo("train", "per_sac", "--save-freq", "50", entry=entry)
     (run / "Pendulum-v1.zip").unlink()  # as a kill leaves it; the statistics of a later step are still there
     n_seen = VecNormalize.load(str(run / "rl_model_vecnormalize_100_steps.pkl"), make_vec_env("Pendulum-v1")).obs_rms.count
@@ -75,8 +76,8 @@ def test_a_killed_run_without_its_buffer_goes_on_with_its_networks_and_says_so(z
 
 def test_a_resumed_run_keeps_its_best_score_its_evaluations_and_its_episodes(zoo):
     """No later evaluation replaces the best model of an earlier one that was better."""
-    evaluated = ("--eval-freq", "100", "--eval-episodes", "2", "--save-freq", "200")
-    run = zoo("train", "per_dqn", *evaluated, entry=settings(n_timesteps=300))
+    evaluated = ("--eval-freq", "40", "--eval-episodes", "2", "--save-freq", "80")
+    run = zoo("train", "per_dqn", *evaluated, entry=settings(n_timesteps=120))
     (run / "CartPole-v1.zip").unlink()  # as a kill leaves it
     with np.load(run / "evaluations.npz") as saved:
         evaluations = dict(saved)
@@ -84,17 +85,17 @@ def test_a_resumed_run_keeps_its_best_score_its_evaluations_and_its_episodes(zoo
     np.savez(run / "evaluations.npz", **evaluations)
     best = (run / "best_model.zip").read_bytes()
     n_episodes = len(load_results(str(run)))
-    assert zoo("train", "per_dqn", *evaluated, "--resume", entry=settings(n_timesteps=500)) == run
-    assert loaded("per_dqn", run).num_timesteps == 500
+    assert zoo("train", "per_dqn", *evaluated, "--resume", entry=settings(n_timesteps=200)) == run
+    assert loaded("per_dqn", run).num_timesteps == 200
     assert (run / "best_model.zip").read_bytes() == best
     with np.load(run / "evaluations.npz") as saved:
-        assert saved["timesteps"].tolist() == [100, 200, 300, 400, 500]
+        assert saved["timesteps"].tolist() == [40, 80, 120, 160, 200]
         np.testing.assert_array_equal(saved["results"][:2], evaluations["results"][:2])
     assert len(load_results(str(run))) > n_episodes > 3
 
 
 def test_a_stock_algorithm_goes_on_too(zoo, capsys):
-    entry = settings(n_timesteps=96, replay_buffer_kwargs={})
+    entry = settings(n_timesteps=96, learning_starts=60, replay_buffer_kwargs={})
     run = zoo("train", "sac", "--save-freq", "64", entry=entry)
     (run / "Pendulum-v1.zip").unlink()
     capsys.readouterr()

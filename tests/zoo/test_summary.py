@@ -41,14 +41,9 @@ def test_the_newest_run_of_an_environment_with_a_slash_is_found(tmp_path):
     assert summary.newest_run(tmp_path, "per_dqn", "MinAtar/Breakout-v1").name == "MinAtar-Breakout-v1_2"
 
 
-def test_a_folder_without_runs_gives_an_error_that_says_what_to_do(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(tmp_path)])
-    assert "no runs of per_dqn on CartPole-v1" in capsys.readouterr().err
-
-
-def test_a_run_without_evaluations_gives_an_error_that_names_the_option(run, capsys):
+def test_what_is_missing_is_an_error_that_says_what_to_do(run, tmp_path, capsys):
     (run / "evaluations.npz").unlink()
-    with pytest.raises(SystemExit):
-        summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(run.parents[1])])
-    assert "--eval-freq" in capsys.readouterr().err
+    for folder, said in ((tmp_path / "other", "no runs of per_dqn on CartPole-v1"), (run.parents[1], "--eval-freq")):
+        with pytest.raises(SystemExit):
+            summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(folder)])
+        assert said in capsys.readouterr().err
