@@ -76,6 +76,11 @@ def test_an_interrupt_loses_nothing(kind, tmp_path):
         assert_safe(kind, pasts[i % len(pasts)], name, tmp_path / name, 1)
 
 
+def test_an_interrupt_at_any_place_of_add_loses_nothing(tmp_path):
+    """A row is counted twice, by the sampler and by the ring: a place drawn at random is seldom the one in between."""
+    assert_safe("plain", "drawn", "add", tmp_path, None)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("past", PASTS)
 @pytest.mark.parametrize("kind", KINDS)

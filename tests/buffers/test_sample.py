@@ -151,12 +151,13 @@ def test_a_draw_changes_nothing(kwargs, kind):
 
 
 def test_stratified_uniform_draws_do_not_repeat_transitions():
-    """Stratified draws take one transition from each of 256 slices, so none of 256 transitions repeats."""
+    """Stratified draws take one transition from each of 256 slices, so none of 256 transitions repeats; nor for an actor."""
     for stratified, n_distinct in ((True, [256]), (False, range(130, 200))):
         buffer = make_buffer(256, scheme="uniform", stratified=stratified)
         fill([buffer], 256)
         np.random.seed(0)
         assert len(set(buffer.sample(256).indices)) in n_distinct
+        assert len(np.unique(buffer.sample_observations(256), axis=0)) in n_distinct
 
 
 @pytest.mark.parametrize("kind", ["transitions", "windows"])
