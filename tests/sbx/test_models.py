@@ -245,10 +245,12 @@ def test_hindsight_gives_the_networks_the_joined_parts_of_an_observation():
     assert isinstance(model.replay_buffer, PrioritizedHerReplayBuffer)
     model.learning_starts = 100
     model.learn(40)
-    (batch,), (arrays,) = model._draw_ahead(BATCH_SIZE, 0, 1)
-    for joined, parts in ((arrays.observations, batch.observations), (arrays.next_observations, batch.next_observations)):
-        expected = np.concatenate([parts[name].numpy() for name in ("achieved_goal", "desired_goal", "observation")], axis=1)
-        np.testing.assert_array_equal(joined, expected)
+    batch = model.replay_buffer.sample(BATCH_SIZE)
+    names = ("achieved_goal", "desired_goal", "observation")
+    observations = {name: batch.observations[name] + number for number, name in enumerate(names)}  # all three differ
+    arrays = model._input_of(batch._replace(observations=observations), updates_actor=False)
+    for joined, parts in ((arrays.observations, observations), (arrays.next_observations, batch.next_observations)):
+        np.testing.assert_array_equal(joined, np.concatenate([parts[name].numpy() for name in names], axis=1))
 
 
 def test_demonstrations_are_learned_before_and_during_training():
