@@ -1,5 +1,5 @@
 """
-Kernels that read the numbers of a batch, and find the slots of an update.
+Kernels that check rewards, read the numbers of a batch, and find the slots of an update.
 
 They write to arrays that the caller makes: numba takes longer to return one.
 """
@@ -8,6 +8,19 @@ import numpy as np
 
 from sb3_per.storage.ring import lap_start, row_of_step, step_in_row
 from sb3_per.utils.compiled import kernel, prefetch
+
+
+@kernel
+def are_finite(numbers: np.ndarray) -> bool:
+    """
+    Whether all numbers are finite.
+
+    :param numbers: floats, shape (n,)
+    """
+    for number in numbers:
+        if not abs(number) < np.inf:
+            return False
+    return True
 
 
 @kernel
