@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("rl_zoo3", reason="needs the extra compare")
@@ -116,6 +117,30 @@ def test_runs_of_other_versions_do_not_count(folder):
     for package in ("sb3_per", "stable-baselines3", "sb3-contrib", "rl_zoo3", "gymnasium", "torch"):
         PATH.write_text(re.sub(f'{package} [^ "]+', f"{package} 0.0.1", text))
         assert len(missing(PATH, of_now.jobs)) == len(of_now.jobs)
+
+
+def test_the_report_gives_each_run_to_its_arm_rate_and_seed(folder, monkeypatch, capsys):
+    """Rows stand in the file as the runs have ended, which is any order."""
+    of_now = plan("--seeds", "3", "--rates", "1/2", "--setting", "alpha=0.8")
+    assert of_now.rates == [0.5, 1.0]
+    arms = [arm.name for arm in of_now.arms]
+    lines = [",".join((*of_now.jobs[0][0], "seconds,returns,updates,spread")) + "\n"]
+    for name, (_, arm, rate, seed) in of_now.jobs:
+        number = 7 if arm.kind == "random" else 1_000 * arms.index(arm.name) + 100 * of_now.rates.index(rate) + 10 * seed
+        returns = " ".join(str(number + evaluation) for evaluation in range(10))
+        lines.insert(1, ",".join(f'"{value}"' for value in name.values()) + f",1.0,{returns},{number},0.5\n")
+    PATH.parent.mkdir(parents=True)
+    PATH.write_text("".join(lines))
+    drawn = []
+    monkeypatch.setattr(command, "draw", lambda results, *_: drawn.append(results))
+    command.report(of_now)
+    (results,) = drawn
+    for i, arm in enumerate(arms):
+        expected = 1_000 * i + 100 * np.arange(2)[:, None, None] + 10 * np.arange(3)[:, None] + np.arange(10)
+        np.testing.assert_array_equal(results.curves[arm], expected)
+        assert results.updates[arm] == 1_000 * i + 50 + 10
+    np.testing.assert_array_equal(results.of_random, 7 + np.arange(10))
+    assert "A: alpha=0.8" in capsys.readouterr().out
 
 
 def test_the_announced_time_includes_evaluations_and_has_a_readable_unit(folder, capsys):
