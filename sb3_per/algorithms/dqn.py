@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
 from sb3_per.algorithms.updates import minimise, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
+from sb3_per.utils.checks import FLAG, check_argument
 
 
 class PERDQN(PrioritizedOffPolicyMixin, DQN):
@@ -39,6 +40,7 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
     has_actor = False
 
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
+        check_argument("double_q", double_q, FLAG)
         self.double_q = double_q
         super().__init__(*args, **kwargs)
 

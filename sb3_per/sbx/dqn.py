@@ -9,6 +9,7 @@ import optax
 from sbx import DQN
 
 from sb3_per.sbx.base import Options, PrioritizedJaxMixin, Step, Updated
+from sb3_per.utils.checks import FLAG, check_argument
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
     has_actor = False
 
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
+        check_argument("double_q", double_q, FLAG)
         self.double_q = double_q
         super().__init__(*args, **kwargs)
 

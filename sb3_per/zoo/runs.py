@@ -272,7 +272,7 @@ class RunManager(ExperimentManager):
             model.save_replay_buffer(_buffer_of(Path(self.save_path)))
             self.save_replay_buffer = False  # the Zoo would pickle it
         super().save_trained_model(model)
-        evaluated = [callback.last_mean_reward for callback in self._evaluations() if len(callback.evaluations_timesteps)]
+        evaluated = [callback.last_mean_reward for callback in self._evaluations() if np.isfinite(callback.last_mean_reward)]
         trained = [episode["r"] for episode in model.ep_info_buffer]
         result = ""
         if evaluated:

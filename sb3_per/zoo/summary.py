@@ -131,10 +131,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     curve = run / "learning_curve.png"
     draw(steps, returns, random, solved, f"{args.algo} on {args.env}", curve)
 
-    level = "no agreed level" if solved is None else f"{solved:8.0f}   (or more)"
+    # Rewards of 0 and 1 need digits, returns of hundreds do not.
+    digits = 0 if max(abs(random), np.abs(returns).max()) >= 20.0 else 2
+    level = "no agreed level" if solved is None else f"{solved:8.{digits}f}   (or more)"
     print(f"\n{args.algo} on {args.env}, mean return")
-    print(f"  random policy  {random:8.0f}   ({RANDOM_EPISODES} episodes)")
-    print(f"  this run       {returns[-1].mean():8.0f}   ({returns.shape[1]} episodes after {steps[-1]:,} steps)")
+    print(f"  random policy  {random:8.{digits}f}   ({RANDOM_EPISODES} episodes)")
+    print(f"  this run       {returns[-1].mean():8.{digits}f}   ({returns.shape[1]} episodes after {steps[-1]:,} steps)")
     print(f"  solved task    {level}")
     print(f"Learning curve: {curve}")
     if args.next:

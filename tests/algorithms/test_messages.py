@@ -114,6 +114,12 @@ def test_settings_with_effect_in_learn_do_not_warn(recwarn):
     assert not any(isinstance(each.message, IgnoredSettingWarning) for each in recwarn)
 
 
+def test_double_q_is_a_flag():
+    """A text that says False would be true."""
+    with pytest.raises(ValueError, match="double_q must be .*'False'"):
+        PERDQN("MlpPolicy", "CartPole-v1", double_q="False", buffer_size=50)
+
+
 class Images(gym.Env):
     """Images with channels last, which SB3 transposes by itself."""
 

@@ -30,6 +30,15 @@ def test_the_summary_shows_three_returns_the_curve_and_the_next_command(run, cap
     assert lines["Try next:"].endswith("make test")
 
 
+def test_returns_of_0_and_1_have_digits(tmp_path, capsys):
+    folder = tmp_path / "per_dqn" / "FrozenLake-v1_1"
+    folder.mkdir(parents=True)
+    np.savez(folder / "evaluations.npz", timesteps=np.array([1_000]), results=np.array([[0.0, 1.0, 0.0, 1.0]]))
+    summary.main(["--algo", "per_dqn", "--env", "FrozenLake-v1", "-f", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "this run           0.50" in printed and "solved task        0.70" in printed
+
+
 def test_the_solved_return_comes_from_gymnasium_or_from_our_table():
     assert summary.solved_return("MountainCar-v0") == -110
     assert summary.solved_return("Pendulum-v1") == -200
