@@ -134,7 +134,8 @@ def test_lost_chunks_are_requested_again_and_end_episodes():
     model.learn(211)
     buffer = model.replay_buffer
     assert model.num_timesteps == 211 == buffer.ring.n_added.sum()
-    assert env.pool.restarts > 0 and env.pool.lost_transitions > 0
+    # Two calls of four steps in two environments are under way, of which a restart loses one or both.
+    assert 8 * env.pool.restarts < env.pool.lost_transitions <= 16 * env.pool.restarts
     assert_columns_hold(buffer)
     model.learn(50, reset_num_timesteps=False)
     assert_columns_hold(buffer)
