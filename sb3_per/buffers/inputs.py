@@ -17,6 +17,9 @@ _NUMBERS = frozenset(map(np.dtype, ("?", *"bhilqBHILQefd")))
 # Largest reward that is finite as the float32 that is stored.
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
+# Below this number of rewards, Python adds them faster than NumPy compares them.
+_FEW_REWARDS = 128
+
 
 # ---- steps
 
@@ -100,7 +103,7 @@ def _fit_observations(name: str, given: Any, shape: tuple[int, ...], storage: St
 def _are_finite(rewards: np.ndarray) -> bool:
     """Whether all rewards are finite as float32; a NaN fails the comparisons."""
     # Takes a fraction of the time of the exact check. A sum finds NaN and infinities; large float64 may cancel in it.
-    if rewards.ndim == 1 and rewards.size:
+    if rewards.ndim == 1 and 0 < rewards.size < _FEW_REWARDS:
         values = rewards.tolist()
         if abs(sum(values)) <= _LARGEST_REWARD and (rewards.dtype == np.float32 or _are_in_range(values)):
             return True
