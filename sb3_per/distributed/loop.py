@@ -6,6 +6,7 @@ are successive steps of one actor or of several. Counters, callbacks and updates
 """
 
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, Trai
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms.base import PrioritizedAlgorithm
-from sb3_per.buffers import PrioritizedSequenceReplayBuffer, hooks
+from sb3_per.buffers import IgnoredSettingWarning, PrioritizedSequenceReplayBuffer, hooks
 from sb3_per.distributed import algorithm, random_state
 from sb3_per.distributed.actor_pool import ActorPool
 from sb3_per.distributed.algorithm import n_timesteps_left, n_updates
@@ -47,6 +48,7 @@ def check_supported(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
     :raises NotImplementedError: for HER, sequences, networks of SBX, ``train_freq`` in episodes, and a buffer with methods
         that actors would bypass
     :raises ValueError: for a ladder without random actions, and for wrappers that actors do not support
+    :warns IgnoredSettingWarning: for TD errors of new transitions that actors are told not to send
     """
     buffer = model.replay_buffer
     name = type(model).__name__
@@ -84,6 +86,11 @@ def check_supported(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
                 "make_actors(..., initial_priorities='max')"
             )
     wrappers_of(model.env, np.arange(model.n_envs))
+    if pool.settings.initial_priorities == "max" and model.replay_buffer_kwargs.get("initial_priority") == "td_error":
+        warnings.warn(
+            "initial_priority='td_error' has no effect with make_actors(..., initial_priorities='max'): leave one of them out",
+            IgnoredSettingWarning,
+        )
 
 
 class Run:

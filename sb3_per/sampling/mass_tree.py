@@ -169,14 +169,14 @@ class MassTree(ABC):
         masses = np.asarray(priorities, dtype=np.float64)
         if masses.shape != indices.shape:
             if masses.ndim:
-                raise ValueError(f"{masses.shape} priorities do not fit {indices.shape} indices")
+                raise ValueError(f"Masses of shape {masses.shape} do not fit indices of shape {indices.shape}")
             masses = np.full(indices.shape, masses)
         self.write(as_batch(indices, np.int64), as_batch(masses, np.float64))
 
     def _refuse_entry(self, slot: int, mass: float) -> None:
         """Raise the error for a bad slot or mass."""
         self._require_slot(int(slot))
-        raise ValueError(f"A priority must be finite and at least 0, not {mass} (slot {slot})")
+        raise ValueError(f"The mass of a slot must be finite and at least 0, not {mass} (slot {slot})")
 
     def _require_slot(self, slot: int) -> None:
         if not 0 <= slot < self.capacity:

@@ -106,7 +106,7 @@ def warn_of_size(storage: Storage, sampler_nbytes: int) -> None:
     Warn if a full buffer would be larger than the memory or the space that is free.
 
     :param storage: of the buffer, still empty
-    :param sampler_nbytes: bytes of the priorities, which are in RAM
+    :param sampler_nbytes: bytes of the masses, which are in RAM
     :warns UserWarning: if it would be
     """
     n_ram, n_disk = storage.full_nbytes()

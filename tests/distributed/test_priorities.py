@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from sb3_per import PERDQN
+from sb3_per import PERDQN, IgnoredSettingWarning
 from sb3_per.distributed import algorithm, exploration_ladder, random_state
 from tests.helpers.actor_envs import Tracked
 from tests.helpers.actors import CONFIGURATIONS, Listening, local, on_engine, small
@@ -66,6 +66,11 @@ def test_new_transitions_get_the_largest_priority_if_settings_say_so():
         model = small(PERDQN, env, gradient_steps=0, replay_buffer_kwargs=kwargs)
         model.learn(40)
         assert (model.replay_buffer.priorities[:20] == 1.0).all()
+
+
+def test_settings_of_initial_priorities_that_contradict_each_other_warn():
+    with pytest.warns(IgnoredSettingWarning, match="initial_priority='td_error' has no effect with make_actors"):
+        small(PERDQN, local(Tracked, initial_priorities="max"), replay_buffer_kwargs=dict(initial_priority="td_error"))
 
 
 def test_the_ladder_sets_the_exploration_rate_of_each_actor():
