@@ -116,7 +116,7 @@ def test_settings_with_effect_in_learn_do_not_warn(recwarn):
 
 def test_double_q_is_a_flag():
     """A text that says False would be true."""
-    with pytest.raises(ValueError, match="double_q must be .*'False'"):
+    with pytest.raises(ValueError, match=r"double_q must be .*'False'"):
         PERDQN("MlpPolicy", "CartPole-v1", double_q="False", buffer_size=50)
 
 
