@@ -42,7 +42,7 @@ LENGTHS = {"pendulum-swingup": 250, "finger-turn_hard": 250, "reacher-hard": 250
 DENSE = "Pendulum-v1"
 SPARSE = tuple(task for task in LENGTHS if task != DENSE)
 # Updates of a run, and means of returns that are kept of it, one for as many updates each.
-UPDATES = {task: 4_000 if task == DENSE else 8_000 for task in LENGTHS}
+UPDATES = {task: 4_000 if task in (DENSE, "FetchReach-v4") else 8_000 for task in LENGTHS}
 N_MEANS = {task: 10 if task == DENSE else 16 for task in LENGTHS}
 SAC_SETTINGS: dict[str, Any] = dict(buffer_size=1_000_000, batch_size=256, train_freq=1, gradient_steps=1)
 NET_ARCH = [128, 128]
