@@ -9,16 +9,19 @@ import numpy as np
 from sb3_per.storage.ring import lap_start, row_of_step, step_in_row
 from sb3_per.utils.compiled import kernel, prefetch
 
+#: largest reward that is finite as the float32 that is stored
+LARGEST_REWARD = float(np.finfo(np.float32).max)
+
 
 @kernel
-def are_finite(numbers: np.ndarray) -> bool:
+def are_finite(rewards: np.ndarray) -> bool:
     """
-    Whether all numbers are finite.
+    Whether all rewards are finite as float32.
 
-    :param numbers: floats, shape (n,)
+    :param rewards: floats, shape (n,)
     """
-    for number in numbers:
-        if not abs(number) < np.inf:
+    for reward in rewards:
+        if not abs(reward) <= LARGEST_REWARD:
             return False
     return True
 
