@@ -175,7 +175,7 @@ class CompleteWindows(Marked):
         """
         self._mark(changes.gone, 0)
         self._mark(changes.new, 1)
-        # Plain assignments only, so that an interrupt comes before all of them or after.
+        # Plain assignments only: see Invariants in the developer guide.
         self._n_looked_at = changes.n_looked_at
         self.oldest_admitted = changes.oldest_admitted
         self._n_known = changes.n_steps

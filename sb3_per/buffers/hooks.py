@@ -38,8 +38,8 @@ REFUSED = {
     "_compute_episode_length": "override add(): after super().add(), the episodes are finished where done is set",
 }
 
-#: Methods that are skipped while they are SB3's and have nothing to do.
-READING = frozenset({"_normalize_obs", "_normalize_reward", "to_torch"})
+#: Methods that turn arrays into a batch. They are skipped while they are SB3's and have nothing to do.
+BATCH_HOOKS = frozenset({"_normalize_obs", "_normalize_reward", "to_torch"})
 
 
 def require_hooks_are_called(cls: type) -> None:

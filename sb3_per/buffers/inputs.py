@@ -56,7 +56,7 @@ def checked_steps(
         if storage.infos is not None:
             kept_infos = infos
     try:
-        # The usual case in one check, because `add` is called at every step: arrays of the stored shapes.
+        # Arrays of the stored shapes need no more than this, because `add` is called at every step.
         if (
             timeouts is storage.no_timeouts
             and kept_infos is None
@@ -69,21 +69,24 @@ def checked_steps(
             return Steps(obs, next_obs, actions, rewards, dones, timeouts, None)
     except (AttributeError, TypeError):
         pass  # lists, scalars, dictionaries
+    timeouts = _fit(name_of_timeouts, timeouts, shape, storage.timeouts)
+    return _fit_steps(storage, shape, Steps(obs, next_obs, actions, rewards, dones, timeouts, kept_infos))
+
+
+def _fit_steps(storage: Storage, shape: tuple[int, ...], given: Steps) -> Steps:
+    """Make arrays of the stored shapes of what was given, see :func:`checked_steps`."""
     plural = "s" if len(shape) == 2 else ""
-    rewards = _fit(f"reward{plural}", rewards, shape, storage.rewards)
+    rewards = _fit(f"reward{plural}", given.rewards, shape, storage.rewards)
     require_finite_rewards(rewards)
-    steps = Steps(
-        obs=_fit_observations("obs", obs, shape, storage),
-        next_obs=_fit_observations("next_obs", next_obs, shape, storage),
-        actions=_fit(f"action{plural}", actions, shape, storage.actions, in_any_form=True),
+    return Steps(
+        obs=_fit_observations("obs", given.obs, shape, storage),
+        next_obs=_fit_observations("next_obs", given.next_obs, shape, storage),
+        actions=_fit(f"action{plural}", given.actions, shape, storage.actions, in_any_form=True),
         rewards=rewards,
-        dones=_fit(f"done{plural}", dones, shape, storage.dones),
-        timeouts=_fit(name_of_timeouts, timeouts, shape, storage.timeouts),
-        infos=None if kept_infos is None else _fit("infos", kept_infos, shape, storage.infos),
+        dones=_fit(f"done{plural}", given.dones, shape, storage.dones),
+        timeouts=given.timeouts if storage.handles_timeouts else np.zeros(shape, np.float32),
+        infos=None if given.infos is None else _fit("infos", given.infos, shape, storage.infos),
     )
-    if not storage.handles_timeouts:
-        return steps._replace(timeouts=np.zeros(shape, np.float32))
-    return steps
 
 
 def _fit_observations(name: str, given: Any, shape: tuple[int, ...], storage: Storage) -> Any:

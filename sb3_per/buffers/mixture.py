@@ -118,7 +118,7 @@ class Demonstrations(TransitionSet):
             self.n_step_returns,
         )
         new.load(state, keeps_masses)
-        # Plain assignments only, so that an interrupt comes before all of them or after.
+        # Plain assignments only: see Invariants in the developer guide.
         self.storage = storage
         self.ring = grown
         self.sampler = new.sampler

@@ -532,7 +532,7 @@ class PrioritizedReplayBuffer(SB3Attributes):
         :return: the batch
         """
         obs, actions, next_obs, dones, rewards, lengths, ids = transitions
-        if env is not None or self._has_own_reading:
+        if env is not None or self._user_changes_batches:
             obs = self._normalize_obs(obs, env)
             next_obs = self._normalize_obs(next_obs, env)
             rewards = self._normalize_reward(rewards, env)
@@ -563,7 +563,7 @@ class PrioritizedReplayBuffer(SB3Attributes):
         Choose how arrays of a batch become tensors. They are not copied unless a user's method may hold them, because SB3's
         copy takes three times as long.
         """
-        if self._has_own_reading:
+        if self._user_changes_batches:
             return self.to_torch
         if self.device.type == "cpu":
             return th.from_numpy

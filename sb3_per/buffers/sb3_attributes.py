@@ -13,7 +13,7 @@ def _array(name: str) -> Any:
     """
     Make an attribute of SB3's buffers that shows what the storage holds.
 
-    SB3's constructor assigns it before there is a storage: these arrays of one row show the shapes and types, and go again.
+    SB3's constructor assigns an array before there is a storage, see :meth:`SB3Attributes._init_with_one_row`.
 
     :param name: name of the attribute
     :return: a property; the storage uses what is assigned to it
@@ -57,27 +57,27 @@ class SB3Attributes(ReplayBuffer):
     infos = _array("infos")
 
     # Whether a user has replaced a method that turns arrays into batches.
-    _has_own_reading = False
+    _user_changes_batches = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         hooks.require_hooks_are_called(cls)
-        cls._has_own_reading = any(hooks.is_overridden_in(cls, name) for name in hooks.READING)
+        cls._user_changes_batches = any(hooks.is_overridden_in(cls, name) for name in hooks.BATCH_HOOKS)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Treat a method that is set on this object like one of its class."""
         if name in hooks.REFUSED:
             raise AttributeError(hooks.refusal(type(self), name))
         super().__setattr__(name, value)
-        if name in hooks.READING:
-            self._has_own_reading = True
+        if name in hooks.BATCH_HOOKS:
+            self._user_changes_batches = True
 
     # ---- construction
 
     def _init_with_one_row(self, n_envs: int, *args: Any) -> Form:
         """
-        Call SB3's constructor, which would allocate all rows, for a single one. Its arrays show the shapes and types, and go
-        again.
+        Call SB3's constructor, which allocates all rows, for a single row. Take the shapes and types of its arrays, and delete
+        them: the storage has its own.
 
         :param n_envs: number of environments, which is the size of a buffer of one row
         :param args: SB3's arguments after the size

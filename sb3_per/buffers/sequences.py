@@ -274,7 +274,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         )
         observations = self._normalize_obs(windows.observations, env)
         prefix = self._normalize_obs(windows.prefix, env)
-        if self._has_own_reading:  # the padding below must not change arrays that a user keeps
+        if self._user_changes_batches:  # the padding below must not change arrays that a user keeps
             observations = tree_map(np.array, observations)
             prefix = tree_map(np.array, prefix)
         n_observations = self.windows.n_recorded + 1

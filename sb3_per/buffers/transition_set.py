@@ -19,7 +19,7 @@ class Drawn(NamedTuple):
     slots: np.ndarray
     #: N P of each: how many times as likely as in a uniform draw, float64 of shape (batch_size,)
     n_p: np.ndarray
-    #: number of rows of experience; the rest are demonstrations
+    #: number of rows of experience; the rest are demonstrations. Where there is one set alone, all rows
     n_experience: int
 
 
@@ -99,6 +99,7 @@ class TransitionSet:
         row = ring.pos
         self.storage.write_row(row, steps)
         if masses is None:
+            # The usual step: the next draw or update gives all rows that wait the mass of a new transition, in one write.
             self.sampler.count_new_row()
             ring.advance_all()
         else:
@@ -303,7 +304,7 @@ class TransitionSet:
 
     def state(self) -> dict[str, Any]:
         """
-        Return all that is not in the storage.
+        Return all that is not in the storage. The keys are those of saved files, where the candidates are ``"eligible"``.
 
         :return: numbers and arrays, in dictionaries. Arrays by slot end at the last slot that holds anything
         """
@@ -353,4 +354,4 @@ class TransitionSet:
         slots = np.concatenate([no_slots, *new_slots])
         known = entries[np.concatenate([no_slots, *old_slots])] if keeps_masses else np.zeros(len(slots))
         self.sampler.load_entries(slots, known)
-        self.sampler.load_numbers(source.sampler.state(0))
+        self.sampler.load_max_priority(source.sampler.state(0))

@@ -264,9 +264,10 @@ def _plan(stream: _Stream, saved: list[PartFile]) -> tuple[list[PartFile], list[
     kept = [part for part in saved if stream.first < part.end <= stream.end]
     begin = max(kept[-1].end, stream.first) if kept else stream.first
     if begin < final:
-        small = max(_SMALL_BYTES // n_bytes, (stream.end - stream.first) * _SMALL_SHARE)
-        # Join no more than is new, again and again: every step is written a few times at most.
-        while kept and kept[-1].first >= max(2 * begin - final, final - small):
+        n_small = max(_SMALL_BYTES // n_bytes, (stream.end - stream.first) * _SMALL_SHARE)
+        # Write the last files anew, together with what is new, while the joined file stays small and no more is old in it than
+        # new. So every step is written a few times at most.
+        while kept and final - kept[-1].first <= n_small and begin - kept[-1].first <= final - begin:
             begin = max(kept.pop().first, stream.first)
     part_bytes = max(_PART_BYTES, (stream.end - stream.first) * n_bytes // _MANY_PARTS)
     step = max(part_bytes // n_bytes, 1)

@@ -156,7 +156,7 @@ class AgedTree(MassTree):
         shrink, ages = self._ages_from(lead)
         version = self.ring.version
         refs = self.ring.n_added - lead
-        # Plain assignments only, so that an interrupt comes before all of them or after.
+        # Plain assignments only: see Invariants in the developer guide.
         self._masses = masses
         self._factors = factors
         self._shrink = shrink

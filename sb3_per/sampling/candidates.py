@@ -19,7 +19,7 @@ class Candidates(ABC):
     :param ring: which transition is in which slot
     """
 
-    #: whether these are exactly the complete transitions of the ring: of each environment the newest ones
+    #: whether these are exactly the complete transitions of the ring, so that a draw by age needs no tree
     are_all_complete: ClassVar[bool] = False
 
     def __init__(self, ring: Ring):

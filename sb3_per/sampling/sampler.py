@@ -290,7 +290,7 @@ class Sampler:
         return {"max_priority": self.max_priority, **self.tree.state(n_slots)}
 
     def entries(self) -> np.ndarray:
-        """Return what :meth:`load_entries` takes: masses of all slots (rank: priorities), float64 of shape (capacity,)."""
+        """Return what the tree was told of every slot, its mass (rank: its priority): float64 of shape (capacity,)."""
         self.sync()
         return self.tree.entries()
 
@@ -302,7 +302,7 @@ class Sampler:
         :param keeps_masses: whether it has the same scheme; otherwise every transition gets the mass of a new one
         :raises ValueError: if it is not such a state. Discard the sampler after this error
         """
-        self.load_numbers(state)
+        self.load_max_priority(state)
         self._is_current = False
         if not keeps_masses:
             return
@@ -325,12 +325,12 @@ class Sampler:
         is_known = can_be_drawn[slots] & (entries > 0.0)
         self.insert(slots[is_known], entries[is_known])
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_max_priority(self, state: dict[str, Any]) -> None:
         """
-        Restore what does not belong to a slot.
+        Restore the largest priority, which belongs to no slot.
 
         :param state: from :meth:`state` of a sampler of any capacity
-        :raises ValueError: for numbers out of their range
+        :raises ValueError: for a number that is not above 0
         """
         check_argument("max_priority", state["max_priority"], ABOVE_0)
         self.max_priority = float(state["max_priority"])

@@ -116,7 +116,7 @@ class PriorityScheme:
         check_argument("td_error_reduction", td_error_reduction, words(*_REDUCTIONS))
         self.alpha = alpha
         self.td_error_reduction = td_error_reduction
-        # Bounds of the priority, from those of the mass.
+        # Bounds of the priority, from those of the mass. 1e-3, because alpha may be 0: then every priority is allowed.
         with np.errstate(all="ignore"):
             bounds = np.power([LEAST_MASS, LARGEST_MASS], 1.0 / max(alpha, 1e-3))
         self._least, self._largest = np.maximum(bounds, LEAST_MASS)

@@ -161,7 +161,7 @@ class FramePool:
             addresses = addresses.copy()
         for number, piece in enumerate(pieces, first_piece):
             addresses[number % len(addresses)] = piece.ctypes.data
-        # Plain assignments only, so that an interrupt comes before all of them or after.
+        # Plain assignments only: see Invariants in the developer guide.
         self.memory = addresses, self.shift
         self._pieces = pieces
         self._first_piece = first_piece

@@ -6,6 +6,14 @@ A transition has three numbers, and each follows from the others:
 - row and env: its place in SB3's arrays of shape (n_rows, n_envs, ...)
 - slot = row * n_envs + env: its place in the tree, and in the same arrays flattened to (capacity, ...)
 - id = step * n_envs + env: its insertion number. Ids are never reset; row = step modulo n_rows
+
+For instance, a ring of 4 rows and one environment after 6 steps. ``pos`` is 2, ``oldest_held`` 2, ``n_added`` 6::
+
+    row    0  1  2  3
+    step   4  5  2  3
+
+After ``clear()`` it is empty. Steps go on at 8, the next multiple of 4, so that ids 0 to 7 are stale for ever and row 0 is
+the next one: ``first_step`` and ``n_added`` are 8.
 """
 
 import bisect
@@ -57,7 +65,7 @@ class Ring:
     def n_added(self) -> np.ndarray:
         """Number of steps ever added by each environment, int64 of shape (n_envs,); replaced, and never written to."""
         if self._n_newest:
-            # Added once, since this is asked for more often than it changes. Both at once, so that no interrupt comes between.
+            # Counted here and not by `add`, which would need a new array at each step. In one assignment: see Invariants.
             self._n_added, self._n_newest = self._n_added + self._n_newest, 0
         return self._n_added
 
@@ -138,7 +146,7 @@ class Ring:
     def _set_position(self, n_added: np.ndarray, first_step: int) -> None:
         fewest = int(n_added.min())
         most = int(n_added.max())
-        # Plain assignments only, so that an interrupt comes before all of them or after.
+        # Plain assignments only: see Invariants in the developer guide.
         self.first_step = first_step
         self._n_added = n_added
         self._n_newest = 0
@@ -318,30 +326,30 @@ def lap_start(next_step: int, n_rows: int) -> int:
 
 
 @kernel
-def step_in_row(row: int, lap_start: int, next_step: int, n_rows: int) -> int:
+def step_in_row(row: int, start: int, next_step: int, n_rows: int) -> int:
     """
     Find the step in a row, without a division for each.
 
     :param row: in [0, n_rows)
-    :param lap_start: from :func:`lap_start`
+    :param start: from :func:`lap_start`
     :param next_step: step that is written next
     :param n_rows: number of rows
     :return: newest step there
     """
-    return row + lap_start - (n_rows if row + lap_start >= next_step else 0)  # later rows hold steps of the lap before
+    return row + start - (n_rows if row + start >= next_step else 0)  # later rows hold steps of the lap before
 
 
 @kernel
-def row_of_step(step: int, lap_start: int, n_rows: int) -> int:
+def row_of_step(step: int, start: int, n_rows: int) -> int:
     """
     Find the row of a step, the inverse of :func:`step_in_row`.
 
     :param step: step that is still in its row
-    :param lap_start: from :func:`lap_start`
+    :param start: from :func:`lap_start`
     :param n_rows: number of rows
     :return: its row, in [0, n_rows)
     """
-    return step - lap_start + (0 if step >= lap_start else n_rows)
+    return step - start + (0 if step >= start else n_rows)
 
 
 @kernel

@@ -23,6 +23,7 @@ from sb3_per import (
     Uniform,
 )
 from sb3_per.buffers.settings import PrioritySettings
+from sb3_per.sampling.schemes import SCHEMES
 from tests.helpers.buffers import make_buffer
 
 BUFFERS = (
@@ -43,9 +44,6 @@ WITHOUT_EFFECT = {
     "beta_end": (0.9, {"lap", "pal", "uniform"}),
     "beta_anneal_steps": (10, {"lap", "pal", "uniform"}),
 }
-
-
-SCHEMES = ("proportional", "rank", "lap", "pal", "uniform")
 
 
 def ignored_setting_warnings(**settings: Any) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 import torch as th
 
 from sb3_per import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
-from sb3_per.sampling.schemes import make_scheme
+from sb3_per.sampling.schemes import SCHEMES, make_scheme
 from tests.helpers.buffers import fill, make_buffer
 
 pytestmark = pytest.mark.filterwarnings("ignore::sb3_per.buffers.settings.IgnoredSettingWarning")
@@ -31,9 +31,6 @@ def test_weights_scale_the_gradient_of_each_transition():
     assert loss.item() == pytest.approx((1.0 * 0.5 * (0.25 + 1.0) + 0.25 * 0.5 * (4.0 + 0.01)) / 3)
     loss.backward()
     th.testing.assert_close(td_errors.grad, weights * td_errors.detach() / 3)
-
-
-SCHEMES = ("proportional", "rank", "lap", "pal", "uniform")
 
 
 def test_schemes_have_their_own_defaults_and_take_settings():
