@@ -310,7 +310,7 @@ def test_a_hindsight_buffer_finds_assigned_episodes_by_their_ends(kind, n_added)
         for buffer in (added, assigned):
             buffer.add(**step_of(added, i))
     np.testing.assert_array_equal(assigned.priorities, added.priorities)
-    assert_same_state(assigned.state()["eligible"], added.state()["candidates"])
+    assert_same_state(assigned.state()["eligible"], added.state()["eligible"])
 
 
 def test_a_sequence_buffer_finds_assigned_episodes_by_their_ends():
