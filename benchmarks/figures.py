@@ -66,7 +66,7 @@ def times(name: str, row: str) -> str:
 def missed() -> str:
     """Make a table of the targets that are missed."""
     lines = ["| what | compared with | figure | target |", "|---|---|---|---|"]
-    for name in ("speed", "sbx", "distributed"):
+    for name in ("speed", "sbx", "distributed", "h200/speed", "h200/sbx"):
         for row in measured(name).values():
             if not math.isnan(row["target"]) and row["figure"] > row["target"]:
                 what = row["what"].replace("sbx.", "sb3_per.sbx.")
@@ -161,6 +161,13 @@ FIGURES: dict[str, Callable[[], str]] = {
     "compiled sac 8 less": lambda: less("sbx", "sac 8 SB3 cpu"),
     "compiled td3 less": lambda: less("sbx", "td3 1 SB3 cpu"),
     "compiled dqn less": lambda: less("sbx", "dqn 1 SB3 cpu"),
+    "gpu sac less": lambda: less("h200/speed", "step sac cuda"),
+    "gpu td3 more": lambda: more("h200/speed", "step td3 cuda"),
+    "gpu dqn more": lambda: more("h200/speed", "step dqn cuda"),
+    "gpu compiled sac less": lambda: less("h200/sbx", "sac 1 SB3 cuda"),
+    "gpu compiled sac 8 less": lambda: less("h200/sbx", "sac 8 SB3 cuda"),
+    "gpu compiled td3 less": lambda: less("h200/sbx", "td3 1 SB3 cuda"),
+    "gpu compiled dqn less": lambda: less("h200/sbx", "dqn 1 SB3 cuda"),
     "sbx sac less": lambda: less("sbx", "sac 1 SBX cpu"),
     "sbx dqn less": lambda: less("sbx", "dqn 1 SBX cpu"),
     "actors less": lambda: less("distributed", "wall time, equal"),

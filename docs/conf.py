@@ -20,7 +20,7 @@ html_title = "sb3_per"
 # The outputs that the notebook has are shown; nothing runs when the site is built.
 nb_execution_mode = "off"
 # The table of results is part of another page.
-exclude_patterns = ["_build", "benchmarks/*.md"]
+exclude_patterns = ["_build", "benchmarks/**"]
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_typehints = "none"
 # Two hyphens are the beginning of an option, and no dash.
