@@ -207,7 +207,7 @@ def report(plan: Plan) -> None:
     print(f"\n{table(results, compared)}\n")
     print(f"updates: gradient updates in the {plan.n_timesteps:,} steps of a run")
     print("interval: of the mean difference, paired by seed")
-    print("seeds: with how many of them the first is better")
+    print("seeds: with how many of them the first is better; a tie counts half")
     print("p: paired test, corrected for all tests of the table (Holm)")
     print(f"learning curves: {picture}\n")
     for arm in plan.arms:
