@@ -36,6 +36,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per") -> int:
     parser = Parser(prog, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"sb3_per {sb3_per.__version__}")
     parser.add_argument("command", choices=[*COMMANDS, *OURS], metavar="COMMAND")
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return 2
     command = parser.parse_args(arguments[:1]).command
     prog = f"{prog} {command}"
     words = arguments[1:]

@@ -75,6 +75,12 @@ def test_help_shows_our_options_and_those_of_the_zoo(capsys):
         assert of_zoo in second and of_zoo not in first
 
 
+def test_without_a_command_all_are_listed(capsys):
+    assert cli.main([]) == 2
+    listed = capsys.readouterr().err
+    assert all(re.search(rf"^  {command} ", listed, re.MULTILINE) for command in COMMANDS)
+
+
 def test_modules_run_as_the_command_does(monkeypatch, capsys):
     for module in ("sb3_per", "sb3_per.zoo"):
         monkeypatch.setattr(sys, "argv", [module, "train"])
