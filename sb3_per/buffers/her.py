@@ -290,9 +290,11 @@ class HindsightSet(TransitionSet):
 
     def empty_error(self) -> Exception:
         """Say why nothing can be drawn, by an error of the type that SB3 raises."""
+        n_envs = self.ring.n_envs
+        steps = "the length of an episode" if n_envs == 1 else f"{n_envs} (environments) times the length of an episode"
         return RuntimeError(
             "Unable to sample before the end of the first episode: hindsight (HER) needs finished episodes. Set "
-            "learning_starts to more than the length of an episode"
+            f"learning_starts to more than {steps}"
         )
 
     def n_virtual(self, batch_size: int) -> int:
@@ -428,7 +430,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     does not give one finite reward for each goal.
 
     For environments with goals that are rarely reached: observations are a Dict with ``observation``, ``achieved_goal`` and
-    ``desired_goal``, and the environment has ``compute_reward``. ``learning_starts`` must be longer than an episode.
+    ``desired_goal``, and the environment has ``compute_reward``. ``learning_starts`` must be longer than an episode
+    of each environment together.
 
     ::
 
@@ -474,7 +477,10 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         **settings: Any,
     ):
         if isinstance(env, VecEnv) and not env.has_attr("compute_reward"):
-            raise ValueError("Hindsight (HER) needs an environment with goals, and this one has no compute_reward()")
+            raise ValueError(
+                "Hindsight (HER) needs an environment with goals, and this one has no compute_reward(). "
+                "Without goals, leave out replay_buffer_class, n_sampled_goal and goal_selection_strategy"
+            )
         _require_goals_to_fit(observation_space)
         self._her_arguments = (n_sampled_goal, goal_selection_strategy, copy_info_dict)
         self.env = env

@@ -157,7 +157,9 @@ def seconds_of(jobs: list[Job], trials: dict[str, Trial], share: float = 1.0) ->
 def _print_time(plan: Plan, lacking: list[Job], trials: dict[str, Trial], options: argparse.Namespace) -> None:
     """Say how long the missing runs take and, if that is more than a day, how long shorter comparisons take."""
     seconds = seconds_of(lacking, trials) / options.workers
-    print(f"about {duration_text(seconds)} for {len(lacking)} missing runs, the random policy included", flush=True)
+    workers = "1 worker" if options.workers == 1 else f"{options.workers} workers"
+    runs = f"{len(lacking)} missing runs, the random policy included"
+    print(f"about {duration_text(seconds)} with {workers} for {runs}", flush=True)
     if seconds > _DAY:
         shorter = duration_text(seconds_of(lacking, trials, 0.1) / options.workers)
         ways = [f"-n {max(plan.n_timesteps // 10, 1)}: about {shorter}"]

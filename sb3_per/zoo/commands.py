@@ -87,7 +87,7 @@ def run(command: str, words: list[str], prog: str) -> None:
         options.words = ["--storage", storage, "--study-name", study, *others]
         _train(parser, options, [*required, "--conf-file", str(config_path(options.algo)), "-optimize", *options.words])
     elif command == "enjoy":
-        _enjoy(parser, [*required, *others])
+        _enjoy(parser, options, [*required, *others])
         print(f"Next: {next_command(prog, 'record-video', options)}")
     else:
         _record_video(parser, options, [*required, *others])
@@ -165,8 +165,8 @@ def _train(parser: argparse.ArgumentParser, options: argparse.Namespace, words: 
         train.ExperimentManager = manager  # type: ignore[misc]
 
 
-def _enjoy(parser: argparse.ArgumentParser, words: list[str]) -> None:
-    """Play an agent. Exit if there is no such model."""
+def _enjoy(parser: argparse.ArgumentParser, options: argparse.Namespace, words: list[str]) -> None:
+    """Play an agent. Exit if there is no such model, or if its environment cannot be drawn."""
     from rl_zoo3.enjoy import enjoy
 
     try:
@@ -175,8 +175,29 @@ def _enjoy(parser: argparse.ArgumentParser, words: list[str]) -> None:
     except (AssertionError, ValueError) as error:
         if not any(text in str(error) for text in _NO_MODEL):
             raise
-        hint = " Train with --eval-freq to get a best model" if "best_model" in str(error) else ""
-        parser.error(f"{error}.{hint}")
+        parser.error(f"{error}.{_hint(str(error), options)}")
+    except TypeError as error:
+        if "render_mode" not in str(error):
+            raise
+        parser.error(
+            f"{options.env} cannot be drawn, because its class takes no render_mode: docs/own_environment.md has one that does. "
+            "sb3-per enjoy --no-render plays it without pictures"
+        )
+
+
+def _hint(error: str, options: argparse.Namespace) -> str:
+    """Say what can be played if there is no such model."""
+    from sb3_per.zoo.summary import newest_run
+
+    if "best_model" in error:
+        return " Train with --eval-freq to get a best model"
+    env = split_env(options.env)[1]
+    run = newest_run(Path(options.folder), options.algo, env)
+    if any(run.glob("rl_model_*_steps.zip")):
+        return " The newest run has checkpoints: add --load-last-checkpoint"
+    name = env.replace("/", "-")
+    complete = [int(path.parent.name.rpartition("_")[2]) for path in run.parent.glob(f"{name}_*/{name}.zip")]
+    return f" Run {max(complete)} has one: add --exp-id {max(complete)}" if complete else ""
 
 
 def _record_video(parser: argparse.ArgumentParser, options: argparse.Namespace, words: list[str]) -> None:
@@ -200,7 +221,7 @@ def _record_video(parser: argparse.ArgumentParser, options: argparse.Namespace, 
     ExperimentManager.default_vec_env_cls = recorded  # type: ignore[assignment]
     env_kwargs = ["--env-kwargs", "render_mode:'rgb_array'", *options.env_kwargs]
     try:
-        _enjoy(parser, [*words, "--exp-id", str(options.exp_id), "--no-render", "-n", str(options.n_timesteps), *env_kwargs])
+        _enjoy(parser, options, [*words, "--exp-id", str(options.exp_id), "--no-render", "-n", str(options.n_timesteps), *env_kwargs])
     finally:
         ExperimentManager.default_vec_env_cls = before
     (video,) = folder.glob(f"{name}-*.mp4")

@@ -28,7 +28,7 @@ def register_environment(env: str, packages: Iterable[str]) -> str:
         importlib.import_module("rl_zoo3.import_envs")
     if name not in gym.registry:
         meant = hint(name, gym.registry) or "."
-        raise ValueError(f"--env {env} is not registered{meant} If a module registers it, name the module with --gym-packages")
+        raise ValueError(f"--env {env} is not registered{meant} If a module registers it, write --env module:{name}")
     return name
 
 

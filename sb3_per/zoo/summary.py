@@ -127,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"{run} has no evaluations: train with --eval-freq 1000")
     with np.load(run / "evaluations.npz") as evaluations:
         steps, returns = evaluations["timesteps"], evaluations["results"]
-    random, solved = evaluate_random(make_vec_env(args.env, seed=RANDOM_SEED), RANDOM_EPISODES)[0], solved_return(args.env)
+    unseen = make_vec_env(args.env, seed=RANDOM_SEED, env_kwargs=dict(render_mode=None))  # SB3 would ask for pictures
+    random, solved = evaluate_random(unseen, RANDOM_EPISODES)[0], solved_return(args.env)
     curve = run / "learning_curve.png"
     draw(steps, returns, random, solved, f"{args.algo} on {args.env}", curve)
 
@@ -139,6 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"  this run       {returns[-1].mean():8.{digits}f}   ({returns.shape[1]} episodes after {steps[-1]:,} steps)")
     print(f"  solved task    {level}")
     print(f"Learning curve: {curve}")
+    if returns[-1].mean() <= random:
+        print("No better than a random policy: see \"The agent does not learn at all\" in docs/troubleshooting.md")
     if args.next:
         print(f"Try next:       {args.next}")
 

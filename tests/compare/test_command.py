@@ -145,10 +145,10 @@ def test_the_report_gives_each_run_to_its_arm_rate_and_seed(folder, monkeypatch,
 
 def test_the_announced_time_includes_evaluations_and_has_a_readable_unit(folder, capsys):
     compare("--quick", "--dry-run")
-    assert "about 1 min for 13 missing runs" in capsys.readouterr().out
+    assert "about 1 min with 1 worker for 13 missing runs" in capsys.readouterr().out
     compare("--seeds", "9", "--dry-run", "--eval-episodes", "10000000")
     shown = capsys.readouterr().out
-    assert re.search(r"about [\d,]+ days for 109 missing runs", shown)
+    assert re.search(r"about [\d,]+ days with 1 worker for 109 missing runs", shown)
     assert re.search(r"^shorter, with -n 12: about [\d,]+ days; --quick: about [\d,.]+ (days|h)$", shown, re.MULTILINE)
     assert not Path("logs").exists()
 

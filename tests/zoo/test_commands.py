@@ -226,6 +226,12 @@ def test_a_missing_model_is_named_in_one_line(zoo, capsys):
         (["--exp-id", "9"], "Pendulum-v1_9"),
     ):
         assert named in error_of(capsys, zoo, "enjoy", "per_sac", "--no-render", *options)
+    # A later run that was killed has no model; then it has a checkpoint.
+    killed = run.with_name("Pendulum-v1_2")
+    killed.mkdir()
+    assert "Run 1 has one: add --exp-id 1" in error_of(capsys, zoo, "enjoy", "per_sac", "--no-render")
+    (killed / "rl_model_10_steps.zip").touch()
+    assert "has checkpoints: add --load-last-checkpoint" in error_of(capsys, zoo, "enjoy", "per_sac", "--no-render")
 
 
 def test_a_command_without_a_run_says_where_it_looked(zoo, monkeypatch, capsys):

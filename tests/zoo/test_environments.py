@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 import gymnasium as gym
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from sb3_per.zoo import summary
 from sb3_per.zoo.environments import register_environment
@@ -20,6 +21,13 @@ import gymnasium as gym
 
 gym.register("{ENV}", entry_point="gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=30)
 """
+
+
+class Blind(CartPoleEnv):
+    """Takes no render mode."""
+
+    def __init__(self):
+        super().__init__()
 
 
 @pytest.fixture
@@ -62,11 +70,22 @@ def test_every_command_imports_the_module(forget, zoo, capsys):
     assert (run / "learning_curve.png").exists()
 
 
+def test_an_environment_that_cannot_be_drawn_is_one_line(zoo, capsys):
+    gym.register("Blind-v0", entry_point=Blind, max_episode_steps=10)
+    try:
+        zoo("train", "per_dqn", env="Blind-v0", entry=settings(n_timesteps=30))
+        for command in ("enjoy", "record-video"):
+            assert "Blind-v0 cannot be drawn" in error_of(capsys, zoo, command, "per_dqn", env="Blind-v0")
+        zoo("enjoy", "per_dqn", "--no-render", "-n", "10", env="Blind-v0")
+    finally:
+        gym.registry.pop("Blind-v0")
+
+
 def test_an_environment_that_is_not_registered_is_one_line(forget, zoo, capsys):
     Path("logs", "per_dqn", f"{ENV}_1").mkdir(parents=True)
     for command in ("train", "tune", "enjoy", "record-video"):
         error = error_of(capsys, zoo, command, "per_dqn", env=ENV)
-        assert f"--env {ENV} is not registered" in error and "name the module with --gym-packages" in error
+        assert f"--env {ENV} is not registered" in error and "write --env module:" in error
     error = error_of(capsys, zoo, "train", "per_dqn", "--gym-packages", "no_such_module", env=ENV)
     assert "--gym-packages no_such_module: there is no module 'no_such_module'" in error
     assert f"--env {ENV} is not registered" in error_of(capsys, summary.main, ["--algo", "per_dqn", "--env", ENV])

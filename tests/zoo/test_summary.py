@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("rl_zoo3")
 
 from sb3_per.zoo import summary
+from tests.helpers.project import ROOT
 
 
 @pytest.fixture
@@ -37,6 +38,15 @@ def test_returns_of_0_and_1_have_digits(tmp_path, capsys):
     summary.main(["--algo", "per_dqn", "--env", "FrozenLake-v1", "-f", str(tmp_path)])
     printed = capsys.readouterr().out
     assert "this run           0.50" in printed and "solved task        0.70" in printed
+    assert "No better" not in printed
+
+
+def test_a_run_that_is_no_better_than_random_is_told_where_to_read_on(run, capsys):
+    np.savez(run / "evaluations.npz", timesteps=np.array([1_000]), results=np.array([[8.0, 9.0]]))
+    summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(run.parents[1])])
+    printed = capsys.readouterr().out
+    assert 'see "The agent does not learn at all" in docs/troubleshooting.md' in printed
+    assert "## The agent does not learn at all" in (ROOT / "docs" / "troubleshooting.md").read_text()
 
 
 def test_the_solved_return_comes_from_gymnasium_or_from_our_table():
