@@ -366,19 +366,13 @@ class PrioritizedReplayBuffer(SB3Attributes):
         :param shape: shape of the steps
         :param initial_priority: the setting, or what takes its place
         :return: masses, float64 of ``shape``
-        :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity
+        :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity, and for
+            what :meth:`~sb3_per.sampling.sampler.Sampler.priorities_and_masses` does not allow
         """
         abs_td_errors = inputs.checked_td_errors(td_errors, shape)
         if initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
-        scheme = self.scheme
-        masses = np.ascontiguousarray(scheme.mass(scheme.priority(scheme.reduce(abs_td_errors))), np.float64)
-        is_allowed = (masses > 0.0) & (masses <= scheme.largest_mass)
-        if not is_allowed.all():
-            raise ValueError(
-                f"{scheme}.mass() gave {masses[~is_allowed][0]} for td_errors: it must be above 0 and at most "
-                f"{scheme.largest_mass}"
-            )
+        _, masses = self.sampler.priorities_and_masses(abs_td_errors)
         return masses.reshape(shape)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
