@@ -486,10 +486,11 @@ class PrioritizedReplayBuffer(SB3Attributes):
         :param env: associated VecNormalize, to normalize the observations and rewards
         :param series_progress: k / K if this is the k-th of K draws in a row, for ``recency``; ``None``: a random number
         :return: exactly ``batch_size`` transitions, with their weights and ids
-        :raises ValueError: for a batch size below 1, or if no transition can be drawn, or with ``unique`` not so many
+        :raises ValueError: for a batch size that is no integer or below 1, or if no transition can be drawn, or with
+            ``unique`` not so many
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        if type(batch_size) is not int or batch_size < 1:  # this costs nothing in the usual case
+            check_argument("batch_size", batch_size, integer())
         with self.lock:
             drawn = self.source.draw(batch_size, series_progress)
             weights = self.scheme.weights(drawn.n_p, self.beta_schedule.value)
@@ -570,7 +571,7 @@ class PrioritizedReplayBuffer(SB3Attributes):
         :param batch_size: number of observations
         :param env: associated VecNormalize
         :return: tensor of shape (batch_size, ...), or a dictionary of them
-        :raises ValueError: for a batch size below 1, or if no transition can be drawn
+        :raises ValueError: for a batch size that is no integer or below 1, or if no transition can be drawn
         """
         check_argument("batch_size", batch_size, integer())
         with self.lock:
