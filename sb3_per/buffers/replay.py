@@ -337,9 +337,9 @@ class PrioritizedReplayBuffer(SB3Attributes):
         :param infos: for each step, one dictionary per environment
         :param masses: sampling masses, in the unit of :attr:`priorities` (rank: of the priorities), shape (n, n_envs);
             ``None``: that of ``max_priority``
-        :raises ValueError: if the numbers of steps differ, or for a reward that is NaN or infinite, or a mass that is not
-            allowed, before anything is stored. A class with its own :meth:`add` stores the steps before the first error, as
-            SB3 does
+        :raises ValueError: if the numbers of steps differ, or for a reward that is NaN or infinite, a mass that is not
+            allowed, or any masses with a scheme that draws uniformly, before anything is stored. A class with its own
+            :meth:`add` stores the steps before the first error, as SB3 does
         :raises NotImplementedError: for ``masses`` in a class with its own :meth:`add`
         :raises MemoryError: with ``frames``, if there is no memory for a step; the steps before it are stored
         """
@@ -353,6 +353,8 @@ class PrioritizedReplayBuffer(SB3Attributes):
         shape = (n_steps, self.n_envs)
         steps = inputs.checked_steps(self.storage, shape, obs, next_obs, action, reward, done, infos)
         if masses is not None:
+            if self.scheme.draws_uniformly:
+                raise ValueError(f"masses have no meaning with {self.scheme}, which draws uniformly: leave them out")
             masses = inputs.checked_masses(masses, shape, self.scheme.largest_mass)
         with self.lock:
             for i in range(n_steps):

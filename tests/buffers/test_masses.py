@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_per import PrioritizedReplayBuffer, PriorityScheme
+from sb3_per import PAL, PrioritizedReplayBuffer, PriorityScheme
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.sampling.schemes import Shuffled
 from tests.helpers.buffers import (
     OtherStoreBuffer,
     assert_same_batches,
@@ -175,6 +176,28 @@ def test_masses_go_to_their_own_rows_after_rows_that_wait(n_before, n_steps):
         own = 0 <= step - n_before < n_steps
         expected[step % 6] = masses[step - n_before] if own else 1.0
     np.testing.assert_array_equal(buffer.priorities, expected)
+
+
+class AlwaysEqual(Halves):
+    """A scheme of a user's that draws uniformly."""
+
+    draws_uniformly = True
+
+    def mass(self, priority: Any) -> np.ndarray:
+        return np.ones(np.shape(priority))
+
+
+@pytest.mark.parametrize("scheme", ["uniform", "pal", AlwaysEqual(alpha=1.0), Shuffled(PAL())], ids=str)
+@pytest.mark.parametrize("changed", [{}, dict(age_decay=1.0), dict(stratified=False)], ids=str)
+def test_masses_are_refused_where_the_scheme_draws_uniformly(scheme, changed):
+    buffer = make_buffer(6, n_envs=2, scheme=scheme, **changed)
+    fill([buffer], 3)
+    before = copy.deepcopy(buffer.state())
+    with pytest.raises(ValueError, match=r"masses have no meaning with \w+\(.*draws uniformly"):
+        buffer.extend(*steps_with(2), np.ones((2, 2)))
+    assert_same_state(buffer.state(), before)
+    buffer.extend(*steps_with(2))
+    assert buffer.size() == 5
 
 
 def test_td_errors_go_to_their_own_rows_after_rows_that_wait():
