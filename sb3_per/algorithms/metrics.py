@@ -99,7 +99,7 @@ def demonstration_metrics(is_demonstration: np.ndarray, td_errors: Any, scheme: 
     if len(of_demonstrations):
         priorities = scheme.priority(scheme.reduce(of_demonstrations))
         metrics["demonstrations/td_error"] = of_demonstrations.mean()
-        metrics["demonstrations/mean_priority"] = priorities.mean()
+        metrics["demonstrations/mean_priority"] = np.mean(priorities)
     if len(of_experience):
         metrics["demonstrations/td_error_of_experience"] = of_experience.mean()
     return metrics

@@ -337,9 +337,9 @@ class PrioritizedReplayBuffer(SB3Attributes):
         :param infos: for each step, one dictionary per environment
         :param masses: sampling masses, in the unit of :attr:`priorities` (rank: of the priorities), shape (n, n_envs);
             ``None``: that of ``max_priority``
-        :raises ValueError: if the numbers of steps differ, or for a reward that is NaN or infinite, or a mass that is not
-            allowed, before anything is stored. A class with its own :meth:`add` stores the steps before the first error, as
-            SB3 does
+        :raises ValueError: if the numbers of steps differ, or for a reward that is NaN or infinite, a mass that is not
+            allowed, or any masses with a scheme that draws uniformly, before anything is stored. A class with its own
+            :meth:`add` stores the steps before the first error, as SB3 does
         :raises NotImplementedError: for ``masses`` in a class with its own :meth:`add`
         :raises MemoryError: with ``frames``, if there is no memory for a step; the steps before it are stored
         """
@@ -353,6 +353,8 @@ class PrioritizedReplayBuffer(SB3Attributes):
         shape = (n_steps, self.n_envs)
         steps = inputs.checked_steps(self.storage, shape, obs, next_obs, action, reward, done, infos)
         if masses is not None:
+            if self.scheme.draws_uniformly:
+                raise ValueError(f"masses have no meaning with {self.scheme}, which draws uniformly: leave them out")
             masses = inputs.checked_masses(masses, shape, self.scheme.largest_mass)
         with self.lock:
             for i in range(n_steps):
@@ -366,19 +368,13 @@ class PrioritizedReplayBuffer(SB3Attributes):
         :param shape: shape of the steps
         :param initial_priority: the setting, or what takes its place
         :return: masses, float64 of ``shape``
-        :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity
+        :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity, and for
+            what :meth:`~sb3_per.sampling.sampler.Sampler.priorities_and_masses` does not allow
         """
         abs_td_errors = inputs.checked_td_errors(td_errors, shape)
         if initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
-        scheme = self.scheme
-        masses = np.ascontiguousarray(scheme.mass(scheme.priority(scheme.reduce(abs_td_errors))), np.float64)
-        is_allowed = (masses > 0.0) & (masses <= scheme.largest_mass)
-        if not is_allowed.all():
-            raise ValueError(
-                f"{scheme}.mass() gave {masses[~is_allowed][0]} for td_errors: it must be above 0 and at most "
-                f"{scheme.largest_mass}"
-            )
+        _, masses = self.sampler.priorities_and_masses(abs_td_errors)
         return masses.reshape(shape)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
@@ -492,10 +488,11 @@ class PrioritizedReplayBuffer(SB3Attributes):
         :param env: associated VecNormalize, to normalize the observations and rewards
         :param series_progress: k / K if this is the k-th of K draws in a row, for ``recency``; ``None``: a random number
         :return: exactly ``batch_size`` transitions, with their weights and ids
-        :raises ValueError: for a batch size below 1, or if no transition can be drawn, or with ``unique`` not so many
+        :raises ValueError: for a batch size that is no integer or below 1, or if no transition can be drawn, or with
+            ``unique`` not so many
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        if type(batch_size) is not int or batch_size < 1:  # this costs nothing in the usual case
+            check_argument("batch_size", batch_size, integer())
         with self.lock:
             drawn = self.source.draw(batch_size, series_progress)
             weights = self.scheme.weights(drawn.n_p, self.beta_schedule.value)
@@ -576,7 +573,7 @@ class PrioritizedReplayBuffer(SB3Attributes):
         :param batch_size: number of observations
         :param env: associated VecNormalize
         :return: tensor of shape (batch_size, ...), or a dictionary of them
-        :raises ValueError: for a batch size below 1, or if no transition can be drawn
+        :raises ValueError: for a batch size that is no integer or below 1, or if no transition can be drawn
         """
         check_argument("batch_size", batch_size, integer())
         with self.lock:

@@ -33,7 +33,8 @@ from sb3_per.buffers.conversion import copy_newest, empty_twin
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, PartFile, manifests_in, numbers_in
-from sb3_per.sampling.schemes import SCHEMES, PriorityScheme
+from sb3_per.sampling.sampler import Sampler
+from sb3_per.sampling.schemes import SCHEMES
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.storage import Storage
 from sb3_per.utils.checks import check_argument, integer
@@ -63,7 +64,10 @@ _DEMONSTRATIONS = "demonstrations/"
 BufferT = TypeVar("BufferT", bound=PrioritizedReplayBuffer)
 
 # Facts in which a saved buffer and the buffer of the model must be equal.
-_MUST_FIT = ("kind", "observation_space", "action_space", "n_envs", "optimize_memory_usage", "sequences")
+_MUST_FIT = ("kind", "observation_space", "action_space", "n_envs", "optimize_memory_usage", "sequences", "arrays_by_row")
+
+# |td| of two critics, whose masses tell a user's schemes apart.
+_TD_ERRORS = np.outer([0.013, 0.17, 0.71, 1.9, 13.7, 137.0], [1.0, 0.6])
 
 # Flags that SB3 stores as floats. They are saved as bytes.
 _FLAGS = ("dones", "timeouts")
@@ -91,6 +95,7 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     :param buffer: prioritized buffer
     :return: kind, spaces, form and scheme of the buffer, as they are in a manifest
     :raises ValueError: for what a directory cannot hold: infos, or settings of a scheme that are no numbers or texts
+    :raises NotImplementedError: for a store of the user's that cannot be saved to a directory
     """
     if buffer.storage.infos is not None:
         raise ValueError(
@@ -107,12 +112,13 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
         "n_envs": buffer.n_envs,
         "optimize_memory_usage": bool(buffer.optimize_memory_usage),
         "sequences": sequences,
+        "arrays_by_row": _describe_own_stores(buffer.storage),
         "buffer_size": buffer.buffer_size,
         "frames": [
             {"key": key, "n_frames": store.n_frames, "axis": store.axis} for key, store in buffer.storage.frame_stores.items()
         ],
         # A mass has a meaning only together with its scheme and with what is drawn.
-        "scheme": {**_describe_scheme(buffer.scheme), "unit": buffer.sampler.candidates.unit},
+        "scheme": {**_describe_scheme(buffer.sampler), "unit": buffer.sampler.candidates.unit},
     }
     return dict(json.loads(json.dumps(facts)))  # so that it equals what is read from a manifest
 
@@ -135,8 +141,24 @@ def describe_space(space: spaces.Space, with_bounds: bool) -> dict[str, Any]:
     return described
 
 
-def _describe_scheme(scheme: PriorityScheme) -> dict[str, Any]:
-    """Return the name of a scheme and its settings, as JSON can hold them."""
+def _describe_own_stores(storage: Storage) -> dict[str, Any] | None:
+    """Return the type and shape of what a user's stores keep of each row; ``None`` where the stores are of this package."""
+    if storage.form.store_class is None:
+        return None
+    described = {}
+    for key, store in storage.stores.items():
+        if key not in storage.frame_stores:
+            for name, array in store.arrays_by_row().items():
+                described[_name(name, key)] = {"dtype": str(array.dtype), "shape": array.shape[2:]}
+    return described
+
+
+def _describe_scheme(sampler: Sampler) -> dict[str, Any]:
+    """
+    Return the name of a scheme and its settings, as JSON can hold them. A user's scheme has no name in files: some of its
+    masses take the place of one. They are rounded, because the last digits differ between processors.
+    """
+    scheme = sampler.scheme
     settings = {}
     for name, value in scheme.settings.items():
         plain = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
@@ -149,7 +171,10 @@ def _describe_scheme(scheme: PriorityScheme) -> dict[str, Any]:
             ) from error
         settings[name] = plain
     names = {made_by: name for name, made_by in SCHEMES.items()}
-    return {"name": names.get(type(scheme), "own"), "settings": settings}
+    if type(scheme) in names:
+        return {"name": names[type(scheme)], "settings": settings}
+    _, masses = sampler.priorities_and_masses(_TD_ERRORS)
+    return {"name": "own", "settings": settings, "masses": [float(f"{mass:.6g}") for mass in masses]}
 
 
 # ---- rows and frames

@@ -242,18 +242,18 @@ class Sampler:
 
     def priorities_and_masses(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
-        Turn TD errors into priorities and masses. Nothing changes.
+        Turn TD errors into priorities and masses, and check both. Nothing changes.
 
         :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
-        :return: both of shape (n,), the masses as the tree takes them, whatever a user's scheme returns
+        :return: float64 arrays of shape (n,), whatever a user's scheme returns
         :raises ValueError: for a priority that is NaN or infinite, or another number of priorities or masses; for a mass of a
-            user's scheme that is not above 0
+            user's scheme that is not above 0, or above its ``largest_mass``
         """
         scheme = self.scheme
-        priorities = scheme.priority(scheme.reduce(abs_td_errors))
-        if np.shape(priorities) != (len(abs_td_errors),):
+        priorities = np.asarray(scheme.priority(scheme.reduce(abs_td_errors)), np.float64)
+        if priorities.shape != (len(abs_td_errors),):
             raise ValueError(
-                f"{scheme}.priority() gave shape {np.shape(priorities)}: it must give one priority for each of "
+                f"{scheme}.priority() gave shape {priorities.shape}: it must give one priority for each of "
                 f"{len(abs_td_errors)} transitions"
             )
         if len(priorities) and not priorities[priorities.argmax()] < np.inf:  # the position of a NaN, if there is one
@@ -261,21 +261,13 @@ class Sampler:
         masses = np.ascontiguousarray(scheme.mass(priorities), np.float64)
         if masses.shape != priorities.shape:
             raise ValueError(f"{scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")
-        if self._has_scheme_of_user and not (masses > 0.0).all():
-            raise ValueError(f"{scheme}.mass() gave {masses[~(masses > 0.0)][0]}: it must be above 0")
+        if self._has_scheme_of_user:
+            is_allowed = (masses > 0.0) & (masses <= scheme.largest_mass)
+            if not is_allowed.all():
+                raise ValueError(
+                    f"{scheme}.mass() gave {masses[~is_allowed][0]}: it must be above 0 and at most {scheme.largest_mass}"
+                )
         return priorities, masses
-
-    def require_allowed(self, abs_td_errors: np.ndarray) -> None:
-        """
-        Check that an update with these TD errors would be written. Nothing changes.
-
-        :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
-        :raises ValueError: for a priority or a mass that is not allowed
-        """
-        _, masses = self.priorities_and_masses(abs_td_errors)
-        is_allowed = (masses > 0.0) & (masses < np.inf)
-        if not is_allowed.all():
-            raise ValueError(f"{self.scheme}.mass() gave {masses[~is_allowed][0]}: it must be finite and above 0")
 
     # ---- saving
 

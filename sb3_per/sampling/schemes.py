@@ -193,7 +193,7 @@ class PriorityScheme:
         Compute the mass p^alpha, the unnormalised probability of being drawn.
 
         :param priority: priority p, of any shape
-        :return: float64 masses in the same shape, above 0 and finite; the tree takes them
+        :return: float64 masses in the same shape, above 0 and at most ``largest_mass``; the tree takes them
         """
         bounded = np.maximum(priority, self._least)
         if self._largest < np.inf:

@@ -28,12 +28,17 @@ def make_storage(form: Form, n_rows: int, n_envs: int, folder: Folder | None) ->
     :param n_envs: number of environments
     :param folder: folder for files; ``None``: in RAM
     :return: the storage
-    :raises NotImplementedError: for a store of the user's with a folder, or with frames in its place
+    :raises NotImplementedError: for a store of the user's with a folder, with ``optimize_memory_usage``, or with frames in its
+        place
     :raises OSError: if the files cannot be made
     """
     if form.store_class is not None and folder is not None:
         raise NotImplementedError(
             "storage_folder with a store_class is not supported: the store decides where observations are kept"
+        )
+    if form.store_class is not None and form.shares_next_obs:
+        raise NotImplementedError(
+            "optimize_memory_usage=True with a store_class is not supported: the store decides how next observations are kept"
         )
     if form.store_class is not None and form.frames.keys() == form.shapes.keys():
         raise NotImplementedError(

@@ -45,17 +45,17 @@ class Ring:
         self.shares_next_obs = bool(shares_next_obs)
         #: all environments, int64 of shape (n_envs,)
         self.all_envs = np.arange(n_envs)
-        #: number of steps before the ring was last emptied, the same for all environments, a multiple of ``n_rows``
+        #: first step since the ring was last emptied, the same for all environments, a multiple of ``n_rows``
         self.first_step = 0
-        #: fewest steps that an environment added
+        #: least next step of an environment
         self.fewest_steps = 0
-        #: most steps that an environment added
+        #: largest next step of an environment
         self.most_steps = 0
         #: whether all environments have added the same number of steps
         self.all_at_same_step = True
         #: counts the changes of the position, so that others can tell whether there was one
         self.version = 0
-        # Steps added by each environment, without the newest ones, which all of them added: so `add` changes no array.
+        # Next step of each environment before the newest ones, which all of them added: so `add` changes no array.
         self._n_added = np.zeros(n_envs, np.int64)
         self._n_newest = 0
 
@@ -63,7 +63,10 @@ class Ring:
 
     @property
     def n_added(self) -> np.ndarray:
-        """Number of steps ever added by each environment, int64 of shape (n_envs,); replaced, and never written to."""
+        """
+        Next step of each environment: the number of steps that it has added, and of those that :meth:`clear` has passed over.
+        int64 of shape (n_envs,); replaced, and never written to.
+        """
         if self._n_newest:
             # Counted here and not by `add`, which would need a new array at each step. In one assignment: see Invariants.
             self._n_added, self._n_newest = self._n_added + self._n_newest, 0
@@ -195,15 +198,14 @@ class Ring:
         return ids_at(flat, self.n_added, self.first_step, self.n_rows).reshape(np.shape(slots))
 
     def was_issued(self, transition_id: int) -> bool:
-        """Whether a transition ever had this id."""
+        """Whether the ring has come past this id: a transition had it, or :meth:`clear` has passed it over."""
         return bool(0 <= transition_id < self.n_added[transition_id % self.n_envs] * self.n_envs)
 
     def issued_ids(self, transition_id: int) -> str:
-        """Say which ids the environment of this id has issued, for a message."""
+        """Say how far the environment of this id has come, for a message."""
         env = transition_id % self.n_envs
-        if self.n_envs == 1:
-            return f"ids are in [0, {self.n_added[0]})"
-        return f"ids of environment {env} are {env} + {self.n_envs} i, where i is in [0, {self.n_added[env]})"
+        next_id = int(self.n_added[env]) * self.n_envs + env
+        return f"ids are at least 0, and the next one of environment {env} is {next_id}"
 
     def slots_of_row(self, row: int) -> np.ndarray:
         """Slots of a row, int64 of shape (n_envs,)."""

@@ -491,7 +491,7 @@ def _fitting(name: str, given: Any, stored: Any) -> Any:
             return array.astype(stored.dtype, copy=False)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{name} must be an array of {stored.dtype} of shape {stored.shape}: {error}") from None
-    raise ValueError(
-        f"{name} must have shape {stored.shape}, which is (rows, environments, ...), not {array.shape}. To change some rows "
-        f"only, write into them: buffer.{name}[rows] = values"
-    )
+    how = ""
+    if isinstance(stored, np.ndarray):  # what a store shows cannot be written to
+        how = f". To change some rows only, write into them: buffer.{name}[rows] = values"
+    raise ValueError(f"{name} must have shape {stored.shape}, which is (rows, environments, ...), not {array.shape}{how}")

@@ -165,12 +165,32 @@ class StoredArray:
         return np.asarray(self[:], dtype)
 
     def __getitem__(self, index: Any) -> Any:
-        """Index as NumPy does; the result is a copy."""
-        if index is Ellipsis or (isinstance(index, tuple) and any(part is Ellipsis for part in index)):
-            return self[:][index]
+        """Index as NumPy does; the result is a copy. An index that does not begin with slots reads everything."""
         parts = index if isinstance(index, tuple) else (index,)
+        if not _begins_with_slots(parts):
+            return self[:][index]
         # NumPy finds the slots that an index of rows and environments means; the array of all slots is small beside the store.
         all_slots = np.arange(self.shape[0] * self.shape[1]).reshape(self.shape[:2])
         slots = np.asarray(all_slots[parts[:2]])
         decoded = self.store.read(slots, self.is_next)
         return decoded[(slice(None),) * slots.ndim + parts[2:]]
+
+
+def _begins_with_slots(parts: tuple[Any, ...]) -> bool:
+    """
+    Tell whether the first two parts of an index can be used before the others, with the result that NumPy gives.
+
+    :param parts: of the index, one for each axis
+    :return: whether the first two choose slots, and all others are slices or integers that keep the order of the axes
+    """
+    arrays = [np.asarray(part) for part in parts[:2] if not isinstance(part, slice)]
+    for array in arrays:
+        is_mask = array.dtype == np.bool_ and 1 <= array.ndim <= 3 - len(parts[:2])  # of two axes only if it stands alone
+        if array.dtype.kind not in "iu" and not is_mask:
+            return False
+    numbers = [part for part in parts[2:] if not isinstance(part, slice)]
+    if not all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in numbers):
+        return False
+    # In `array[:, [0, 1], :, 0]`, NumPy puts the axis of the list first.
+    has_list_after_slice = isinstance(parts[0], slice) and any(array.ndim for array in arrays)
+    return not (numbers and has_list_after_slice)

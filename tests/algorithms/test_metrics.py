@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch as th
 
-from sb3_per import PERDQN
-from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
+from sb3_per import PERDQN, Proportional
+from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics, weight_metrics
 from tests.helpers.algorithms import filled_model
 
 
@@ -45,3 +45,17 @@ def test_sums_give_the_means_of_lists():
     for name, value in weight_metrics(weights.astype(np.float64)).items():
         assert means[name] == pytest.approx(value, rel=1e-12)
     assert metrics.means() == means  # reading changes nothing
+
+
+class Listed(Proportional):
+    """A scheme of a user's that gives a list of priorities."""
+
+    def priority(self, abs_td_errors: np.ndarray) -> Any:
+        return super().priority(abs_td_errors).tolist()
+
+
+def test_the_mean_priority_of_demonstrations_does_not_depend_on_the_type_of_the_priorities():
+    errors, is_demonstration = np.array([[3.0], [-1.0], [8.0]]), np.array([True, True, False])
+    found = [demonstration_metrics(is_demonstration, errors, scheme) for scheme in (Listed(), Proportional())]
+    assert found[0] == found[1]
+    assert found[0]["demonstrations/mean_priority"] == pytest.approx(2.0, abs=1e-5)

@@ -197,9 +197,9 @@ def test_an_empty_twin_keeps_the_store_class(tmp_path):
 def test_settings_that_would_bypass_a_store_are_refused(tmp_path):
     plain = make_buffer(20, 1, "image")
     arguments = (20, plain.observation_space, plain.action_space, "cpu")
-    for name, value in (("frames", 2), ("storage_folder", str(tmp_path / "folder"))):
+    for name, value in (("frames", 2), ("storage_folder", str(tmp_path / "folder")), ("optimize_memory_usage", True)):
         with pytest.raises(NotImplementedError, match=rf"{name}.* with a store_class is not supported"):
-            OtherStoreBuffer(*arguments, **{name: value})
+            OtherStoreBuffer(*arguments, handle_timeout_termination=False, **{name: value})
     assert not any(tmp_path.iterdir())
 
 

@@ -20,6 +20,7 @@ from sb3_per import (
     RankBased,
 )
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
+from tests.helpers.saved import Player, make
 
 
 def test_settings_that_are_not_numbers_are_refused():
@@ -102,13 +103,20 @@ def test_a_missing_argument_is_named_in_the_error():
             cls(*args)
 
 
-def test_batch_sizes_below_one_are_refused():
-    for obs_space, batch_size in (("box", 0), ("dict", -1)):
-        buffer = make_buffer(5, obs_space=obs_space)
-        fill([buffer], 3)
-        for draw in (buffer.sample, buffer.sample_observations):
-            with pytest.raises(ValueError, match=f"batch_size must be .*at least 1, not {batch_size}"):
-                draw(batch_size)
+@pytest.mark.parametrize("kind", ["plain", "frames", "her", "sequences"])
+@pytest.mark.parametrize("batch_size", [0, -1, np.int64(0), 2.5, 2.0, "2", True, None, [2], np.ones(2)], ids=repr)
+def test_batch_sizes_that_are_no_integers_from_one_on_are_refused(kind, batch_size):
+    """Nothing is drawn, so the random numbers stay."""
+    buffer = make(kind)
+    Player(buffer).add(30)
+    np.random.seed(0)
+    draws = [buffer.sample] if kind == "sequences" else [buffer.sample, buffer.sample_observations]
+    for draw in draws:
+        with pytest.raises(
+            ValueError, match=f"batch_size must be an integer of at least 1, not {re.escape(repr(batch_size))}"
+        ):
+            draw(batch_size)
+    assert np.random.randint(10**6) == np.random.RandomState(0).randint(10**6)
 
 
 def test_monitor_refuses_bad_settings():

@@ -207,6 +207,25 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_changes(kind):
     buffer.add(**step_of(buffer))
 
 
+@pytest.mark.parametrize("form", [*FORMS, "own store"])
+def test_the_advice_to_write_rows_is_given_only_where_it_works(form):
+    """Observations in frames or in a store of the user's cannot be written to."""
+    buffer = empty("plain")
+    if form == "own store":
+        buffer = OtherStoreBuffer(20, buffer.observation_space, buffer.action_space, "cpu", 2)
+    elif form != "plain":
+        buffer = empty(form)
+    for name, stored in buffer.storage.arrays().items():
+        for key, part in stored.items() if isinstance(stored, dict) else [(None, stored)]:
+            wrong = part[:3] if key is None else {**stored, key: part[:3]}
+            with pytest.raises(ValueError, match=r"must have shape .*, not \(3, 2") as caught:
+                setattr(buffer, name, wrong)
+            if "write into them" in str(caught.value):
+                part[[0, 2]] = part[[1, 1]]
+            else:
+                assert not isinstance(part, np.ndarray)
+
+
 def test_rows_that_hold_nothing_may_hold_anything():
     """Scripts fill a part of `np.empty` arrays."""
     buffer, rewards = empty("plain"), np.full((10, 2), np.nan, np.float32)

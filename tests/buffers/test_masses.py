@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_per import PrioritizedReplayBuffer, PriorityScheme
+from sb3_per import PAL, PrioritizedReplayBuffer, PriorityScheme
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.sampling.schemes import Shuffled
 from tests.helpers.buffers import (
     OtherStoreBuffer,
     assert_same_batches,
@@ -89,6 +90,24 @@ class OneForAll(Halves):
         return abs_td_errors.mean()
 
 
+class Peculiar(Halves):
+    """Gives a list of priorities, or one that is not a number, or a mass that is not allowed."""
+
+    def __init__(self, what: str):
+        super().__init__(alpha=1.0)
+        self.what = what
+
+    def priority(self, abs_td_errors: np.ndarray) -> Any:
+        priorities = super().priority(abs_td_errors)
+        if self.what == "list":
+            return priorities.tolist()
+        return priorities * np.nan if self.what == "nan" else priorities
+
+    def mass(self, priority: Any) -> np.ndarray:
+        factors = {"no mass": 0.0, "negative": -1.0, "too large": 1e300}
+        return priority * factors.get(self.what, 1.0) if np.ndim(priority) else priority  # a new one is allowed
+
+
 def test_masses_of_a_user_may_be_of_any_type():
     buffer = make_buffer(4, scheme=ThroughLists(alpha=1.0))
     fill([buffer], 4)
@@ -96,15 +115,49 @@ def test_masses_of_a_user_may_be_of_any_type():
     np.testing.assert_array_equal(buffer.priorities[:, 0], [2, 6, 4, 3])
 
 
-def test_another_number_of_masses_than_of_transitions_is_refused():
-    """A kernel would read beyond the end of the array."""
-    for scheme, shape in ((TooFew(alpha=1.0), r"\(3,\)"), (OneForAll(alpha=1.0), r"\(\)")):
-        buffer = make_buffer(4, scheme=scheme)
-        fill([buffer], 4)
-        before = buffer.priorities
-        with pytest.raises(ValueError, match=f"gave shape {shape}"):
-            buffer.update_priorities(np.arange(4), np.arange(4.0))
-        np.testing.assert_array_equal(buffer.priorities, before)
+def ways_to_set(buffer: Any, td_errors: np.ndarray) -> list[Callable[[], Any]]:
+    """List the ways in which the TD errors of two environments become masses."""
+    obs, next_obs, actions, rewards, dones, _ = steps_with(1)
+    separate = obs, next_obs, actions, rewards, dones, dones
+    return [
+        lambda: buffer.update_priorities(drawable_ids(buffer)[:2], td_errors),
+        lambda: buffer.add(obs[0], next_obs[0], actions[0], rewards[0], dones[0], [{}, {}], td_errors=td_errors),
+        lambda: buffer.add_steps(np.arange(2), *separate, td_errors=td_errors[None]),
+    ]
+
+
+def test_a_list_of_priorities_is_as_good_as_an_array():
+    td_errors = np.array([3.0, 8.0])
+    for i in range(3):
+        twins = [make_buffer(4, 2, scheme=s, initial_priority="td_error") for s in (Peculiar("list"), Halves(alpha=1.0))]
+        fill(twins, 2)
+        for buffer in twins:
+            ways_to_set(buffer, td_errors)[i]()
+        assert_same_state(twins[0].state(), twins[1].state())
+        assert {2.0, 4.5} <= set(twins[0].priorities.ravel())
+
+
+@pytest.mark.parametrize(
+    "scheme, message",
+    [
+        (TooFew(alpha=1.0), r"mass\(\) gave shape \(1,\)"),
+        (OneForAll(alpha=1.0), r"priority\(\) gave shape \(\)"),
+        (Peculiar("nan"), r"priority\(\) gave nan: it must be finite"),
+        (Peculiar("no mass"), r"mass\(\) gave 0\.0: it must be above 0 and at most 1e\+290"),
+        (Peculiar("negative"), r"mass\(\) gave -2\.0: it must be above 0"),
+        (Peculiar("too large"), r"mass\(\) gave 2e\+300: it must be .* at most 1e\+290"),
+    ],
+    ids=str,
+)
+def test_every_way_refuses_the_same_masses(scheme, message):
+    """Updates and steps that come with TD errors. Nothing has changed then; a kernel would read beyond the end of an array."""
+    buffer = make_buffer(4, 2, scheme=scheme, initial_priority="td_error")
+    fill([buffer], 3)
+    before = copy.deepcopy(buffer.state())
+    for way in ways_to_set(buffer, np.array([3.0, 3.0])):
+        with pytest.raises(ValueError, match=message):
+            way()
+        assert_same_state(buffer.state(), before)
 
 
 # ---- masses that come with transitions
@@ -123,6 +176,28 @@ def test_masses_go_to_their_own_rows_after_rows_that_wait(n_before, n_steps):
         own = 0 <= step - n_before < n_steps
         expected[step % 6] = masses[step - n_before] if own else 1.0
     np.testing.assert_array_equal(buffer.priorities, expected)
+
+
+class AlwaysEqual(Halves):
+    """A scheme of a user's that draws uniformly."""
+
+    draws_uniformly = True
+
+    def mass(self, priority: Any) -> np.ndarray:
+        return np.ones(np.shape(priority))
+
+
+@pytest.mark.parametrize("scheme", ["uniform", "pal", AlwaysEqual(alpha=1.0), Shuffled(PAL())], ids=str)
+@pytest.mark.parametrize("changed", [{}, dict(age_decay=1.0), dict(stratified=False)], ids=str)
+def test_masses_are_refused_where_the_scheme_draws_uniformly(scheme, changed):
+    buffer = make_buffer(6, n_envs=2, scheme=scheme, **changed)
+    fill([buffer], 3)
+    before = copy.deepcopy(buffer.state())
+    with pytest.raises(ValueError, match=r"masses have no meaning with \w+\(.*draws uniformly"):
+        buffer.extend(*steps_with(2), np.ones((2, 2)))
+    assert_same_state(buffer.state(), before)
+    buffer.extend(*steps_with(2))
+    assert buffer.size() == 5
 
 
 def test_td_errors_go_to_their_own_rows_after_rows_that_wait():

@@ -300,7 +300,7 @@ class SmallStore(PickledObservations):
             raise MemoryError("no room")
 
 
-@pytest.mark.parametrize("kind, n_steps", [("optimize_memory", 4), ("dict", 9), ("her", 11), ("sequences", 10)])
+@pytest.mark.parametrize("kind, n_steps", [("plain", 4), ("dict", 9), ("her", 11), ("sequences", 10)])
 def test_a_step_that_finds_no_room_changes_nothing(kind, n_steps, monkeypatch):
     """The same can be drawn as before, and the next step is stored."""
     monkeypatch.setattr(PrioritizedReplayBuffer, "store_class", SmallStore)
@@ -310,7 +310,7 @@ def test_a_step_that_finds_no_room_changes_nothing(kind, n_steps, monkeypatch):
     steps = {name: [part, part] for name, part in step.items()}
     told = dict(episode_starts=np.array([True, False]), states=[np.ones((1, N_ENVS, 3))]) if kind == "sequences" else {}
     writes = [lambda: buffer.add(**step, **told), lambda: buffer.extend(**steps)]
-    if kind not in ("sequences", "optimize_memory"):
+    if kind != "sequences":
         writes.append(lambda: buffer.add_demonstrations(**steps))
     SmallStore.is_full = True
     try:

@@ -503,8 +503,10 @@ def test_ids_that_an_environment_never_issued_are_refused():
     twins = Twins("plain")
     twins.add_steps([0], 5)
     twins.add_steps([1], 2)
+    n_added = [5, 2, 0]
     for step, env in ((5, 0), (2, 1), (0, 2), (-1, 0)):
-        with pytest.raises(IndexError, match=f"id {step * 3 + env} was never issued"):
+        next_id = f"the next one of environment {env} is {n_added[env] * 3 + env}$"
+        with pytest.raises(IndexError, match=f"id {step * 3 + env} was never issued: ids are at least 0, and {next_id}"):
             twins.buffer.update_priorities(np.array([0, step * 3 + env]), np.ones(2))
     with pytest.raises(ValueError, match=r"not inf \(transition id 4\)"):
         twins.buffer.update_priorities(np.array([0, 4]), np.array([0.0, np.inf]))

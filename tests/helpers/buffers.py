@@ -313,6 +313,45 @@ class PickledObservations(ObservationStore):
         return found
 
 
+class HalfObservations(ObservationStore):
+    """A store of a user's that keeps observations as float16, and can be saved to a directory."""
+
+    names = "observations", "next_observations"
+
+    def __init__(self, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any):
+        self.dtype = dtype
+        self.halves = np.zeros((2, n_rows, n_envs, *shape), np.float16)
+
+    def write(self, rows: np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        self.halves[0, rows, envs] = observations
+        self.halves[1, rows, envs] = next_observations
+
+    def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
+        halves = self.halves[int(is_next)]
+        return halves.reshape(-1, *halves.shape[2:])[slots].astype(self.dtype)
+
+    def arrays_by_row(self) -> dict[str, np.ndarray]:
+        return dict(zip(self.names, self.halves, strict=True))
+
+
+class RenamedHalfObservations(HalfObservations):
+    """The same with other names in files."""
+
+    names = "halves", "next_halves"
+
+
+class HalfBuffer(PrioritizedReplayBuffer):
+    """A buffer whose observations are stored as float16."""
+
+    store_class = HalfObservations
+
+
+class RenamedHalfBuffer(PrioritizedReplayBuffer):
+    """The same with other names in files."""
+
+    store_class = RenamedHalfObservations
+
+
 class OtherStoreBuffer(PrioritizedReplayBuffer):
     """A buffer whose observations are in a store of the user's."""
 

@@ -140,6 +140,8 @@ class Game:
         n_steps = int(self.rng.integers(1, 4))
         obs, next_obs, actions, rewards, dones, _, infos = self.steps(n_steps)
         masses = self.rng.exponential(size=(n_steps, self.buffer.n_envs)) + 0.1
+        if self.buffer.scheme.draws_uniformly:
+            masses = None
         records = [self.record.copy()]
         for row in dones:
             records.append(records[-1].copy().add(row))

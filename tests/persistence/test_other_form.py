@@ -10,7 +10,8 @@ from gymnasium import spaces
 import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per import PrioritizedReplayBuffer, Proportional
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
-from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
+from sb3_per.persistence.generations import DamagedFileError
+from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, HalfBuffer, RenamedHalfBuffer, fill, make_buffer
 from tests.helpers.messages import no_user_warnings
 from tests.helpers.saved import Player, assert_same, assert_same_newest_steps, column, make, snapshot
 
@@ -133,7 +134,51 @@ def test_loading_with_another_scheme_sets_all_priorities_to_the_largest(changed,
     assert len(np.unique(back.priorities[:15])) == 1
 
 
-@pytest.mark.parametrize("scheme, other", [("proportional", Proportional(alpha=0.6)), (Own(), Own())], ids=str)
+class Squares(Own):
+    """Another scheme of a user's with the same settings, and other priorities."""
+
+    def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        return abs_td_errors**2 + self.epsilon
+
+
+class FirstCritic(Own):
+    """One that differs only with several critics."""
+
+    def reduce(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        return abs_td_errors[:, 0]
+
+
+class Capped(Own):
+    """One that differs only for large errors."""
+
+    def mass(self, priority: Any) -> np.ndarray:
+        return np.minimum(super().mass(priority), 4.0)
+
+
+class Rounded(Own):
+    """The same scheme on a processor whose powers differ in the last digit."""
+
+    def mass(self, priority: Any) -> np.ndarray:
+        return np.nextafter(super().mass(priority), np.inf)
+
+
+@pytest.mark.parametrize("scheme", [Squares(), FirstCritic(), Capped()], ids=lambda scheme: type(scheme).__name__)
+def test_schemes_of_a_user_are_told_apart_by_their_masses(scheme, tmp_path):
+    """Files have no names of classes. Loading with other masses does what `from_replay_buffer` does."""
+    buffer, path = make_buffer(20, 2, scheme=Own()), tmp_path / "x.buffer"
+    fill([buffer], 15)
+    buffer.update_priorities(np.arange(30), np.arange(30.0))
+    save_buffer(buffer, path)
+    with pytest.warns(UserWarning, match=r"was saved with .*'masses': .*all transitions get the largest priority"):
+        loaded = load_buffer(make_buffer(20, 2, scheme=scheme), path)
+    taken = PrioritizedReplayBuffer.from_replay_buffer(buffer, scheme=scheme)
+    np.testing.assert_array_equal(loaded.priorities, taken.priorities)
+    assert len(np.unique(loaded.priorities[:15])) == 1
+
+
+@pytest.mark.parametrize(
+    "scheme, other", [("proportional", Proportional(alpha=0.6)), (Own(), Own()), (Own(), Rounded())], ids=str
+)
 def test_priorities_survive_if_the_settings_of_the_scheme_are_equal(scheme, other, tmp_path):
     buffer = make_buffer(20, 2, scheme=scheme)
     fill([buffer], 15)
@@ -206,3 +251,24 @@ def test_other_bounds_of_observations_are_allowed(tmp_path):
     save_buffer(buffer, tmp_path / "x.buffer")
     unbounded = buffer_with("observation_space", spaces.Box(-np.inf, np.inf, (3,), np.float32))
     assert_same_newest_steps(load_buffer(unbounded, tmp_path / "x.buffer"), buffer)
+
+
+STORES = (PrioritizedReplayBuffer, HalfBuffer, RenamedHalfBuffer)
+
+
+@pytest.mark.parametrize("saved", STORES)
+@pytest.mark.parametrize("current", STORES)
+def test_observations_of_another_store_are_refused(saved, current, tmp_path):
+    """The files are whole, so they are not reported as damaged. The buffer in RAM does not change."""
+    buffers = [cls(40, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", 2) for cls in (saved, current, current)]
+    fill(buffers[:2], 25)
+    save_buffer(buffers[0], tmp_path / "x.buffer")
+    before = snapshot(buffers[1])
+    if saved is current:
+        for other in (buffers[1], buffers[2]):
+            assert_same(snapshot(load_buffer(other, tmp_path / "x.buffer")), snapshot(buffers[0]))
+    else:
+        with pytest.raises(ValueError, match=r"has arrays_by_row .*float16") as error:
+            load_buffer(buffers[1], tmp_path / "x.buffer")
+        assert not isinstance(error.value, DamagedFileError)
+    assert_same(snapshot(buffers[1]), before)

@@ -1,14 +1,16 @@
 """Frames stored once: a framed buffer returns the same bytes as a plain twin with the same steps and seeds."""
 
 import copy
+import functools
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from sb3_per import (
     PrioritizedDictReplayBuffer,
@@ -61,13 +63,80 @@ def test_stored_bytes_equal_a_plain_twin(data):
     assert framed.frames_per_transition <= 2 * k + 2 * k / n_rows
 
 
-def test_framed_arrays_are_indexed_like_numpy_arrays():
-    framed, plain = twins("channels first", 3, np.uint8, 6, 2)
-    add((framed, plain), Stream("channels first", 3, np.uint8, 2, 0), 8)
-    columns: list[Any] = [(2, 1), (slice(None), 0), ([0, 3], [1, 0], slice(None)), (2, 1, slice(None), 2)]
-    for index in (-1, slice(2, 5), [1, 1, 3], *columns, ..., (..., 1)):
-        for name in ("observations", "next_observations"):
-            same_bytes(getattr(framed, name)[index], getattr(plain, name)[index])
+ROWS, ENVS, SHAPE = 4, 2, (3, 3, 5)
+
+
+@st.composite
+def indices(draw: Any) -> Any:
+    """Make an index of the whole array, with a part for some of its axes; NumPy refuses some of them."""
+    shape = (ROWS, ENVS, *SHAPE)
+    parts: list[Any] = []
+    for i in range(draw(st.integers(1, len(shape)))):
+        n = shape[i]
+        number = st.integers(-n, n - 1)
+        usual = st.one_of(st.just(slice(None)), st.slices(n), number, st.lists(number, min_size=2, max_size=2))
+        rare = st.one_of(
+            st.sampled_from([None, True, n]),
+            hnp.arrays(np.int64, st.sampled_from([(), (1,), (2, 1), (0,)]), elements=number),
+            hnp.arrays(np.bool_, n),
+            hnp.arrays(np.bool_, shape[i : i + 2]),
+        )
+        parts.append(draw(usual if draw(st.integers(0, 3)) else rare))
+    if draw(st.booleans()):
+        parts[draw(st.integers(0, len(parts) - 1))] = ...
+    return draw(st.sampled_from([parts[0], tuple(parts)])) if len(parts) == 1 else tuple(parts)
+
+
+@functools.cache
+def wrapped_twins() -> list[Any]:
+    """Make a framed buffer and a plain one that hold the same. Do not change them."""
+    buffers = twins("channels first", 3, np.uint8, ROWS, ENVS)
+    add(buffers, Stream("channels first", 3, np.uint8, ENVS, 0), 6)
+    return list(buffers)
+
+
+@settings(max_examples=300, deadline=None)
+@given(index=indices())
+@example(index=(slice(None), None, 0))
+@example(index=([0, 1], [0, 1], [2, 1]))
+@example(index=(0, slice(None), [1, 2]))
+@example(index=(slice(None), [0, 1], slice(None), 2))
+@example(index=(slice(None), [0, 1], 2, 2))
+@example(index=np.ones((ROWS, ENVS, *SHAPE), np.bool_))
+@example(index=(np.arange(ROWS) > 1, np.array([True, True]), slice(None), -1))
+def test_framed_arrays_are_indexed_like_numpy_arrays(index):
+    """With every index that NumPy takes; what NumPy refuses is refused."""
+    framed, plain = wrapped_twins()
+    for name in ("observations", "next_observations"):
+        try:
+            expected = getattr(plain, name)[index]
+        except IndexError:
+            with pytest.raises(IndexError):
+                getattr(framed, name)[index]
+        else:
+            found = getattr(framed, name)[index]
+            same_bytes(found, np.asarray(expected))
+            assert type(found) is type(expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_an_index_of_rows_and_environments_reads_no_other_slots(data):
+    """Whole arrays may be larger than RAM."""
+    framed, plain = twins("channels first", 3, np.uint8, ROWS, ENVS)
+    store, n_read = framed.storage.stores[None], []
+    read = store.read
+    store.read = lambda slots, is_next: n_read.append(slots.size) or read(slots, is_next)  # type: ignore[method-assign]
+    masks = hnp.arrays(np.bool_, (ROWS, ENVS)).filter(lambda mask: not mask.all())
+    one = st.one_of(st.integers(0, 3), st.lists(st.integers(0, 3), min_size=1, max_size=2), st.slices(4))
+    index = data.draw(st.one_of(one, masks, st.tuples(one, st.integers(0, 1), st.slices(3), st.integers(-1, 2))))
+    rows_and_envs = index[:2] if isinstance(index, tuple) else index
+    same_bytes(framed.observations[index], np.asarray(plain.observations[index]))
+    assert n_read == [np.zeros((ROWS, ENVS))[rows_and_envs].size]
+
+
+def test_a_whole_framed_array_is_read_by_numpy():
+    framed, plain = wrapped_twins()
     same_bytes(np.asarray(framed.observations), plain.observations)
 
 

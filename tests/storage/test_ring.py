@@ -39,6 +39,10 @@ def test_slots_ids_and_newest_steps_equal_lists_of_steps(data):
         slots = np.arange(ring.capacity)
         np.testing.assert_array_equal(ring.ids_at(slots), ids)
         assert ring.full == all(len(steps) == n_rows for steps in held)
+        for env, steps in enumerate(held):  # the id that a message names is the next one
+            following = (steps[-1] + 1 if steps else begin) * n_envs + env
+            assert ring.issued_ids(env).endswith(f"the next one of environment {env} is {following}")
+            assert not ring.was_issued(following) and (following < n_envs or ring.was_issued(following - n_envs))
         assert ring.next_id == max([begin, *(steps[-1] + 1 for steps in held if steps)]) * n_envs
         complete = [steps[int(shares_next_obs) :] if len(steps) == n_rows else steps for steps in held]
         assert ring.n_complete == sum(map(len, complete))
