@@ -12,7 +12,8 @@ class ObservationStore(ABC):
 
     For a store of your own, write :meth:`write` and :meth:`read`, and a constructor that takes ``(n_rows, n_envs, shape,
     dtype)``, where shape and dtype are those of one observation. Then set it as ``store_class`` of your buffer class. A slot
-    is ``row * n_envs + env``. The other methods have defaults. ``tests/helpers/store_contract.py`` checks a class.
+    is ``row * n_envs + env``. The other methods have defaults. A store may round.
+    ``tests/helpers/store_contract.py`` checks a class.
     """
 
     # ---- writing and reading

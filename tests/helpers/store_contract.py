@@ -1,7 +1,8 @@
 """
 What every store of observations must do, see :class:`sb3_per.storage.store.ObservationStore`.
 
-Call :func:`check_store` with a function that makes an empty store for ``(n_rows, n_envs, shape, dtype)``.
+Call :func:`check_store` with a function that makes an empty store for ``(n_rows, n_envs, shape, dtype)``. For a store that
+rounds, say what it gives back.
 """
 
 from collections.abc import Callable
@@ -12,14 +13,16 @@ import numpy as np
 from sb3_per.storage.store import ObservationStore
 
 MakeStore = Callable[[int, int, tuple[int, ...], Any], ObservationStore]
+AsStored = Callable[[np.ndarray], np.ndarray]
 
 
 class Reference:
     """Keeps each observation of each slot."""
 
-    def __init__(self, store: ObservationStore, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, seed: int):
+    def __init__(self, store: ObservationStore, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, as_stored: AsStored):
         self.store, self.n_rows, self.n_envs, self.shape, self.dtype = store, n_rows, n_envs, shape, np.dtype(dtype)
-        self.rng = np.random.default_rng(seed)
+        self.as_stored = as_stored
+        self.rng = np.random.default_rng(n_rows)
         self.held: dict[int, tuple[bytes, bytes]] = {}
         self.added = np.zeros(n_envs, np.int64)
         self.last = self.random(n_envs)
@@ -59,17 +62,18 @@ class Reference:
             next_obs.reshape(-1, *self.shape),
             strict=True,
         ):
-            self.held[slot] = one.tobytes(), other.tobytes()
+            self.held[slot] = self.as_stored(one).tobytes(), self.as_stored(other).tobytes()
         self.added[columns] += n_steps
 
     def check(self) -> None:
-        """Read everything back, to the byte."""
+        """Read everything back, to the byte, or to what the store is said to give back."""
         slots = np.array(sorted(self.held), np.int64)
         assert self.store.nbytes >= 0
         for is_next in (False, True):
             found = self.store.read(slots, is_next)
             assert found.shape == (len(slots), *self.shape) and found.dtype == self.dtype
-            assert [one.tobytes() for one in found] == [self.held[slot][is_next] for slot in slots.tolist()]
+            expected = [self.held[slot][is_next] for slot in slots.tolist()]
+            assert [one.tobytes() for one in found] == expected, "an observation is not what was written"
             found[...] = 0  # it belongs to the batch
             pairs = slots[: len(slots) // 2 * 2].reshape(-1, 2)
             found = self.store.read(pairs, is_next)
@@ -78,15 +82,20 @@ class Reference:
             assert {one.tobytes() for one in repeated} == {self.held[int(slots[0])][is_next]}
 
 
-def check_store(make: MakeStore) -> None:
-    """Check a store in several shapes and types, over several laps, in both forms of a write."""
+def check_store(make: MakeStore, as_stored: AsStored = np.asarray) -> None:
+    """
+    Check a store in several shapes and types, over several laps, in both forms of a write.
+
+    :param make: makes an empty store
+    :param as_stored: what the store gives back of an observation, in its type; by default every byte of it
+    """
     forms: tuple[tuple[tuple[int, ...], Any], ...] = (((4, 3, 3), np.uint8), ((2,), np.float64), ((6, 2), np.float32))
     for shape, dtype in (*forms, ((4,), np.bool_)):
         for n_rows, n_envs in ((1, 1), (7, 3)):
             store = make(n_rows, n_envs, shape, dtype)
             assert store.read(np.empty(0, np.int64), False).shape == (0, *shape)
             assert not store.read(np.arange(n_rows * n_envs), True).any()
-            reference = Reference(store, n_rows, n_envs, shape, dtype, seed=n_rows)
+            reference = Reference(store, n_rows, n_envs, shape, dtype, as_stored)
             for _ in range(4 * n_rows):
                 reference.write(None, 1)
                 reference.check()

@@ -41,6 +41,25 @@ def test_a_store_keeps_the_contract(name, tmp_path):
     check_store(make_stores(tmp_path)[name])
 
 
+def as_half(array: np.ndarray) -> np.ndarray:
+    """Round floats to 16 bits."""
+    with np.errstate(over="ignore"):  # random bytes are large numbers, too
+        return array.astype(np.float16).astype(array.dtype) if array.dtype.kind == "f" else array
+
+
+class Halves(PickledObservations):
+    """Keeps floats in 16 bits."""
+
+    def write(self, rows: np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        super().write(rows, envs, as_half(observations), as_half(next_observations))
+
+
+def test_a_store_that_rounds_keeps_the_contract_with_what_it_gives_back():
+    check_store(Halves, as_half)
+    with pytest.raises(AssertionError, match="not what was written"):
+        check_store(Halves)
+
+
 def test_the_contract_notices_a_store_that_breaks_it():
     """A store that gives views, forgets steps, or mixes up the two observations is found."""
 
