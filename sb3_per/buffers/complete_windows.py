@@ -98,7 +98,7 @@ class CompleteWindows(Marked):
             self.episode_steps[row_before],
             storage.dones[row_before],
             storage.timeouts[row_before],
-            ring.most_steps == ring.first_step,
+            ring.max_next_step == ring.first_step,
             starts,
             self.period,
             self.burn_in,
@@ -138,7 +138,7 @@ class CompleteWindows(Marked):
         the prefix, which shares its slot with up to ``period`` - 1 earlier rows.
         """
         ring = self.ring
-        oldest = max(ring.most_steps - ring.n_rows, ring.first_step)
+        oldest = max(ring.max_next_step - ring.n_rows, ring.first_step)
         if ring.full:
             oldest += self.burn_in + self.period - 1
         return max(oldest, self.oldest_admitted)
@@ -146,26 +146,26 @@ class CompleteWindows(Marked):
     @property
     def is_behind(self) -> bool:
         """Whether steps or ends of episodes were written since windows were last looked for."""
-        return self._n_known != self.ring.most_steps
+        return self._n_known != self.ring.max_next_step
 
     def changes(self) -> Changes:
         """Find the windows that became complete, and those whose beginning is being overwritten. None is marked yet."""
         ring = self.ring
         retired = self.oldest_admitted
-        oldest = min(self.oldest_anchor, ring.most_steps)
+        oldest = min(self.oldest_anchor, ring.max_next_step)
         new, n_looked_at = find_complete(
             self._n_looked_at,
             self.episode_steps,
             self.storage.dones,
             self.storage.timeouts,
             oldest,
-            ring.most_steps,
+            ring.max_next_step,
             self.period,
             self.n_recorded,
         )
         first_gone = max(retired, oldest - ring.n_rows)
         gone = np.arange(first_gone * ring.n_envs, oldest * ring.n_envs) % ring.capacity
-        return Changes(new, gone, n_looked_at, oldest, ring.most_steps)
+        return Changes(new, gone, n_looked_at, oldest, ring.max_next_step)
 
     def confirm(self, changes: Changes) -> None:
         """
@@ -192,8 +192,8 @@ class CompleteWindows(Marked):
         """The ends of episodes say what belongs together of the steps that are there already."""
         ring = self.ring
         storage = self.storage
-        number_by_dones(self.episode_steps, storage.dones, storage.timeouts, ring.first_step, ring.most_steps)
-        if ring.most_steps > ring.first_step:
+        number_by_dones(self.episode_steps, storage.dones, storage.timeouts, ring.first_step, ring.max_next_step)
+        if ring.max_next_step > ring.first_step:
             self.states.clear()  # those that are stored belong to other steps
         self.oldest_admitted = ring.first_step
         self._forget_windows()
@@ -223,16 +223,16 @@ class CompleteWindows(Marked):
         first = int(ring.oldest_held[0])
         if "episode_steps" not in state:
             # Only the ends of episodes are known: each start follows an end.
-            number_by_dones(self.episode_steps, self.storage.dones, self.storage.timeouts, first, ring.most_steps)
+            number_by_dones(self.episode_steps, self.storage.dones, self.storage.timeouts, first, ring.max_next_step)
             self.states.clear()
             self.oldest_admitted = first
             self._forget_windows()
             return
         steps = np.asarray(state["episode_steps"])
         oldest = int(state["oldest_admitted"])
-        if steps.shape != (ring.n_rows_used, ring.n_envs) or steps.min(initial=0) < 0 or not 0 <= oldest <= ring.most_steps:
+        if steps.shape != (ring.n_rows_used, ring.n_envs) or steps.min(initial=0) < 0 or not 0 <= oldest <= ring.max_next_step:
             raise ValueError("the steps of an episode are not numbered")
-        in_order = steps[np.arange(first, ring.most_steps) % ring.n_rows]
+        in_order = steps[np.arange(first, ring.max_next_step) % ring.n_rows]
         if ((in_order[1:] != 0) & (in_order[1:] != in_order[:-1] + 1)).any():
             raise ValueError("steps of an episode do not follow one another")
         self.episode_steps[: len(steps)] = steps
@@ -241,9 +241,9 @@ class CompleteWindows(Marked):
         self._forget_windows()
         if keeps_masses and state["n_recorded"] == self.n_recorded:
             looked_at = np.array(state["n_looked_at"])
-            if looked_at.shape != (ring.n_envs,) or looked_at.max() > ring.most_steps:
-                raise ValueError(f"windows are known up to the steps {looked_at} of {ring.most_steps}")
-            held = np.arange(max(first, oldest), ring.most_steps)
+            if looked_at.shape != (ring.n_envs,) or looked_at.max() > ring.max_next_step:
+                raise ValueError(f"windows are known up to the steps {looked_at} of {ring.max_next_step}")
+            held = np.arange(max(first, oldest), ring.max_next_step)
             rows = held % ring.n_rows
             self.is_ready[rows] = (held[:, None] < looked_at) & (self.episode_steps[rows] % self.period == 0)
             self._n_marked = int(np.count_nonzero(self.is_ready))
@@ -253,7 +253,7 @@ class CompleteWindows(Marked):
         """See :meth:`Candidates.copy_rows`."""
         ring = self.ring
         self.episode_steps[rows] = source.episode_steps[source_rows]
-        n_ahead = ring.most_steps - source.ring.most_steps
-        self.oldest_admitted = max(source.oldest_admitted + n_ahead, ring.most_steps - len(rows))
+        n_ahead = ring.max_next_step - source.ring.max_next_step
+        self.oldest_admitted = max(source.oldest_admitted + n_ahead, ring.max_next_step - len(rows))
         self.states.copy_rows(source.states, rows, source_rows, self.episode_steps[rows])
         self._forget_windows()

@@ -255,7 +255,7 @@ def fill_sb3(target: ReplayBuffer, ring: Ring, storage: Storage) -> None:
     :param ring: of the transitions
     :param storage: of the same transitions
     """
-    n_held = int((ring.n_added - ring.oldest_held).min())
+    n_held = int((ring.next_steps - ring.oldest_held).min())
     if not (ring.all_at_same_step and storage.has_plain_arrays):
         storage = _with_one_cursor(ring, storage, n_held)
     target.buffer_size = ring.n_rows
@@ -268,7 +268,7 @@ def fill_sb3(target: ReplayBuffer, ring: Ring, storage: Storage) -> None:
 def _with_one_cursor(ring: Ring, storage: Storage, n_held: int) -> Storage:
     """Copy the newest steps of each environment into arrays, in the same rows for all: SB3 has one cursor for all."""
     plain = make_storage(storage.form.as_arrays(), ring.n_rows, ring.n_envs, None)
-    first_steps = ring.n_added - n_held
+    first_steps = ring.next_steps - n_held
     first_rows = np.zeros(ring.n_envs, np.int64)
     if ring.all_at_same_step:
         first_rows = first_steps % ring.n_rows

@@ -60,7 +60,7 @@ class FinishedEpisodes(Marked):
     @property
     def is_behind(self) -> bool:
         """Whether the ring has counted steps that belong to no episode yet."""
-        return self._n_ended < self.ring.most_steps
+        return self._n_ended < self.ring.max_next_step
 
     def follow_ring(self) -> tuple[np.ndarray, np.ndarray]:
         """
@@ -72,7 +72,7 @@ class FinishedEpisodes(Marked):
         ring = self.ring
         dropped = [NO_SLOTS]
         finished = [NO_SLOTS]
-        while self._n_ended < ring.most_steps:
+        while self._n_ended < ring.max_next_step:
             row = self._n_ended % ring.n_rows
             if self._n_begun == self._n_ended:
                 dropped += [self._drop(row, int(env)) for env in np.flatnonzero(self.ep_length[row])]
@@ -157,7 +157,7 @@ class FinishedEpisodes(Marked):
         self.ep_length[:n] = length
         self.current_ep_start[:] = current
         self._n_marked = int(np.count_nonzero(self.ep_length))
-        self._note_steps(self.ring.most_steps)
+        self._note_steps(self.ring.max_next_step)
 
     def _require_inside(self, rows: np.ndarray, shape: tuple[int, ...]) -> None:
         """Check the shape and range of rows or lengths."""
@@ -167,7 +167,7 @@ class FinishedEpisodes(Marked):
     def _steps_left(self, n: int) -> np.ndarray:
         """Number of steps from each of the first n rows to the newest step, its own included, shape (n, 1)."""
         rows = np.arange(n)[:, None]
-        return (self.ring.most_steps - 1 - rows) % self.ring.n_rows + 1
+        return (self.ring.max_next_step - 1 - rows) % self.ring.n_rows + 1
 
     def _require_own_episode(self, start: np.ndarray, length: np.ndarray) -> None:
         """Check that each transition of a finished episode lies within it, and the episode within the ring."""
@@ -179,7 +179,7 @@ class FinishedEpisodes(Marked):
 
     def _require_open_episode(self, start: np.ndarray, length: np.ndarray, current: np.ndarray) -> None:
         """Check that the newest transitions belong to the episode under way."""
-        n_under_way = (self.ring.most_steps - current) % self.ring.n_rows
+        n_under_way = (self.ring.max_next_step - current) % self.ring.n_rows
         is_newest = self._steps_left(len(start)) <= n_under_way
         if (is_newest & ((length > 0) | (start != current))).any() or n_under_way.max() > len(start):
             raise ValueError("a transition is not in its own episode")
@@ -197,7 +197,7 @@ class FinishedEpisodes(Marked):
         n_under_way = np.minimum((old.pos - source.current_ep_start) % old.n_rows, len(rows))
         self.current_ep_start[:] = (ring.pos - n_under_way) % ring.n_rows
         self._n_marked = int(np.count_nonzero(self.ep_length))
-        self._note_steps(ring.most_steps)
+        self._note_steps(ring.max_next_step)
 
 
 class HindsightSet(TransitionSet):

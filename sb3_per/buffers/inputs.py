@@ -189,7 +189,7 @@ def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form:
     return written
 
 
-def require_values(**by_name: spaces.Space) -> None:
+def require_nonempty(**by_name: spaces.Space) -> None:
     """
     Check that spaces hold at least one number.
 
@@ -198,7 +198,7 @@ def require_values(**by_name: spaces.Space) -> None:
     """
     for name, space in by_name.items():
         if isinstance(space, spaces.Dict):
-            require_values(**{f"{name}[{key!r}]": part for key, part in space.spaces.items()})
+            require_nonempty(**{f"{name}[{key!r}]": part for key, part in space.spaces.items()})
         elif 0 in (space.shape or ()):
             raise ValueError(f"{name} must hold at least one number, not {space}, whose shape is {space.shape}")
 

@@ -67,7 +67,7 @@ def read_batch(
 @kernel
 def locate(
     ids: np.ndarray,
-    n_added: np.ndarray,
+    next_steps: np.ndarray,
     first_step: int,
     n_rows: int,
     shares_next_obs: bool,
@@ -79,7 +79,7 @@ def locate(
     Find the transitions of an update, and check the TD errors. Those that are not stale come first in the results.
 
     :param ids: of transitions, int64 of shape (batch_size,)
-    :param n_added: steps added by each environment, shape (n_envs,)
+    :param next_steps: next step of each environment, shape (n_envs,)
     :param first_step: steps before the ring was last emptied
     :param n_rows: rows of the ring
     :param shares_next_obs: whether the oldest row of a full ring is incomplete
@@ -88,19 +88,19 @@ def locate(
     :param abs_td_errors: written, float64 in the shape of ``td_errors``
     :return: how many ids are not stale; and the position of the first bad id or TD error, -1 if there is none
     """
-    n_envs = n_added.size
+    n_envs = next_steps.size
     laps = np.empty(n_envs, np.int64)
     oldest = np.empty(n_envs, np.int64)
     for e in range(n_envs):
-        laps[e] = lap_start(n_added[e], n_rows)
+        laps[e] = lap_start(next_steps[e], n_rows)
         oldest[e] = first_step
-        if n_added[e] - first_step >= n_rows:
-            oldest[e] = n_added[e] - n_rows + shares_next_obs
+        if next_steps[e] - first_step >= n_rows:
+            oldest[e] = next_steps[e] - n_rows + shares_next_obs
     n_held = 0
     for i in range(ids.size):
         step = ids[i] if n_envs == 1 else ids[i] // n_envs
         env = ids[i] - step * n_envs
-        if not (ids[i] >= 0 and step < n_added[env]):
+        if not (ids[i] >= 0 and step < next_steps[env]):
             return n_held, i
         for j in range(td_errors.shape[1]):
             abs_td_errors[n_held, j] = abs(td_errors[i, j])

@@ -64,7 +64,7 @@ class Demonstrations(TransitionSet):
 
     def __len__(self) -> int:
         """Number of demonstrations."""
-        return self.ring.most_steps
+        return self.ring.max_next_step
 
     def __bool__(self) -> bool:
         """A set without demonstrations is there, too."""

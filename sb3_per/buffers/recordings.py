@@ -76,6 +76,6 @@ def _columns(recordings: Sequence[Recording]) -> Iterator[tuple[Storage, np.ndar
     """Of each environment that has complete steps, return the storage, and their slots, oldest first, int64 of shape (n,)."""
     for ring, storage in recordings:
         for env in range(ring.n_envs):
-            steps = np.arange(ring.oldest_complete[env], ring.n_added[env])
+            steps = np.arange(ring.oldest_complete[env], ring.next_steps[env])
             if len(steps):
                 yield storage, steps % ring.n_rows * ring.n_envs + env

@@ -111,7 +111,7 @@ class PrioritizedReplayBuffer(SB3Attributes):
         check_argument("buffer_size", buffer_size, integer())
         check_argument("n_envs", n_envs, integer())
         self.settings = make_settings(type(self), settings)
-        inputs.require_values(observation_space=observation_space, action_space=action_space)
+        inputs.require_nonempty(observation_space=observation_space, action_space=action_space)
         self._check_combinations(optimize_memory_usage)
         if self.settings.demonstration_fraction > 0.0:
             self._check_demonstrations(optimize_memory_usage)
@@ -513,7 +513,7 @@ class PrioritizedReplayBuffer(SB3Attributes):
         if self.settings.beta_anneal_steps is not None:
             self.beta_schedule.count_draw()
         if self.draw_record is not None:
-            self.draw_record.add(ids, weights[: len(ids)], self.ring.n_added)
+            self.draw_record.add(ids, weights[: len(ids)], self.ring.next_steps)
         if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
             self.reminder.count_draw()
 
@@ -659,7 +659,7 @@ class PrioritizedReplayBuffer(SB3Attributes):
 
     def __repr__(self) -> str:
         """Say what the buffer holds, and how it draws."""
-        n_held = int((self.ring.n_added - self.ring.oldest_held).sum())
+        n_held = int((self.ring.next_steps - self.ring.oldest_held).sum())
         facts = [f"{n_held:,} of {self.ring.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
         facts += [f"{name}={getattr(self, name)}" for name in ("n_steps", *self.extra_arguments)]
         if self.frames is not None:
@@ -691,13 +691,18 @@ class PrioritizedReplayBuffer(SB3Attributes):
         return self.settings.frames
 
     @property
-    def priorities(self) -> np.ndarray:
+    def masses(self) -> np.ndarray:
         """
         Unnormalised sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
         A copy, float64 of shape (buffer_size, n_envs).
         """
         with self.lock:
             return self.experience.masses().reshape(self.buffer_size, self.n_envs)
+
+    @property
+    def priorities(self) -> np.ndarray:
+        """The :attr:`masses`, under the name that most libraries give them. They are not in the unit of ``max_priority``."""
+        return self.masses
 
     @property
     def transition_ids(self) -> np.ndarray:
@@ -763,7 +768,7 @@ class PrioritizedReplayBuffer(SB3Attributes):
             left_out.append(f"{len(self.demonstrations)} demonstrations")
         if self.n_steps > 1 and sb3_class is not NStepReplayBuffer:
             left_out.append(f"n_steps={self.n_steps}")
-        n_held = self.ring.n_added - self.ring.oldest_held
+        n_held = self.ring.next_steps - self.ring.oldest_held
         n_ahead = int((n_held - n_held.min()).sum())
         if n_ahead:
             left_out.append(f"{n_ahead} old steps of environments that have added more than others")

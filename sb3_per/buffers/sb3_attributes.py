@@ -146,5 +146,8 @@ class SB3Attributes(ReplayBuffer):
             raise ValueError(f"pos must be a row in [0, {self.buffer_size}), not {pos}: a full buffer has full=True, too")
         n_rows = self.buffer_size if full else pos
         inputs.require_finite_rewards(self.rewards[:n_rows])
+        n_steps = pos
+        if full:
+            n_steps += self.buffer_size
         with self.lock:
-            self.experience.count_rows_as_new(pos + self.buffer_size if full else pos)
+            self.experience.count_rows_as_new(n_steps)

@@ -106,7 +106,7 @@ class PrioritySettings:
         :return: the scheme object
         :raises ValueError: for an unknown scheme, or settings that belong into the scheme object
         """
-        return make_scheme(self.scheme, self.alpha, self.epsilon, self.kappa, self.td_error_reduction)
+        return make_scheme(self.scheme, **{name: getattr(self, name) for name in SCHEME_ARGUMENTS})
 
     def _check_effects(self, scheme: PriorityScheme) -> None:
         """Warn of settings that have no effect, and refuse ``initial_priority``, which the caller of ``add`` relies on."""

@@ -93,19 +93,12 @@ class TransitionSet:
         :param masses: of the transitions, shape (n_envs,); ``None``: that of a new transition
         """
         ring = self.ring
-        if not ring.all_at_same_step:
+        if masses is not None or not ring.all_at_same_step:
             self.write(ring.all_envs, steps.with_time_axis(), masses)
             return
-        row = ring.pos
-        self.storage.write_row(row, steps)
-        if masses is None:
-            # The usual step: the next draw or update gives all rows that wait the mass of a new transition, in one write.
-            self.sampler.count_new_row()
-            ring.advance_all()
-        else:
-            with self.sampler.changing():
-                ring.advance_all()
-                self._insert(ring.slots_of_row(row), masses)
+        self.storage.write_row(ring.pos, steps)
+        self.sampler.count_new_row()  # the next draw or update gives all rows that wait their mass, in one write
+        ring.advance_all()
 
     def write(self, envs: np.ndarray, steps: Steps, masses: np.ndarray | None = None) -> None:
         """
@@ -114,13 +107,13 @@ class TransitionSet:
 
         :param envs: different integers of shape (k,)
         :param steps: checked, of shape (T, k, ...)
-        :param masses: of the transitions, shape (T, k); ``None``: that of a new transition
+        :param masses: of the transitions, shape (T, k) or (k,) for T = 1; ``None``: that of a new transition
         """
         n_steps = len(steps.rewards)
         rows = self.ring.rows_of_next(envs, n_steps)
-        self.storage.write(rows, envs, steps)
         slots = (rows * self.ring.n_envs + envs).reshape(-1)
         with self.sampler.changing():
+            self.storage.write(rows, envs, steps)
             self.ring.advance(envs, n_steps)
             self._insert(slots, None if masses is None else masses.reshape(-1))
 
@@ -137,8 +130,8 @@ class TransitionSet:
         :param envs: different integers of shape (k,)
         """
         ring = self.ring
-        envs = envs[ring.n_added[envs] > ring.first_step]
-        rows = (ring.n_added[envs] - 1) % ring.n_rows
+        envs = envs[ring.next_steps[envs] > ring.first_step]
+        rows = (ring.next_steps[envs] - 1) % ring.n_rows
         is_open = self.storage.dones[rows, envs] == 0
         self.storage.truncate(rows[is_open], envs[is_open])
 
@@ -188,7 +181,7 @@ class TransitionSet:
 
     def empty_error(self) -> Exception:
         """Say why nothing can be drawn."""
-        n = int((self.ring.n_added - self.ring.oldest_held).min())
+        n = int((self.ring.next_steps - self.ring.oldest_held).min())
         return ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {n})")
 
     def read(self, drawn: Drawn) -> Any:
@@ -227,7 +220,7 @@ class TransitionSet:
             storage.rewards.ravel(),
             storage.dones.ravel(),
             storage.timeouts.ravel(),
-            ring.most_steps * ring.n_envs,
+            ring.max_next_step * ring.n_envs,
             ids,
             rewards,
             dones,
@@ -287,7 +280,7 @@ class TransitionSet:
         slots = np.empty_like(ids)
         abs_td_errors = np.empty(td_errors.shape)
         n, bad = kernels.locate(
-            ids, ring.n_added, ring.first_step, ring.n_rows, ring.shares_next_obs, td_errors, slots, abs_td_errors
+            ids, ring.next_steps, ring.first_step, ring.n_rows, ring.shares_next_obs, td_errors, slots, abs_td_errors
         )
         if bad >= 0:
             raise self._bad_update(int(ids[bad]), td_errors[bad])
@@ -336,19 +329,19 @@ class TransitionSet:
         """
         ring, old = self.ring, source.ring
         entries = source.sampler.entries()
-        ring.begin_after(old.most_steps)
+        ring.begin_after(old.max_next_step)
         new_slots = []
         old_slots = []
-        for envs, steps in old.in_order(np.maximum(old.oldest_complete, old.n_added - ring.n_rows)):
+        for envs, steps in old.in_order(np.maximum(old.oldest_complete, old.next_steps - ring.n_rows)):
             slots = old.slots_of_steps(steps, envs)
             rows = ring.rows_of_next(envs, len(steps))
             self.storage.write(rows, envs, source.storage.read_steps(slots))
             ring.advance(envs, len(steps))
             new_slots.append((rows * ring.n_envs + envs).reshape(-1))
             old_slots.append(slots.reshape(-1))
-        n_rows = int((ring.n_added - ring.first_step).min())
-        rows = np.arange(ring.most_steps - n_rows, ring.most_steps) % ring.n_rows
-        old_rows = np.arange(old.most_steps - n_rows, old.most_steps) % old.n_rows
+        n_rows = int((ring.next_steps - ring.first_step).min())
+        rows = np.arange(ring.max_next_step - n_rows, ring.max_next_step) % ring.n_rows
+        old_rows = np.arange(old.max_next_step - n_rows, old.max_next_step) % old.n_rows
         self.sampler.candidates.copy_rows(source.sampler.candidates, rows, old_rows)
         no_slots = np.empty(0, np.int64)
         slots = np.concatenate([no_slots, *new_slots])

@@ -191,7 +191,7 @@ class WindowSet(TransitionSet):
         :return: 1 to ``n_steps`` for each, int64 of shape (batch_size,)
         """
         dones, timeouts = flat(self.storage.dones), flat(self.storage.timeouts)
-        return window_lengths(slots, dones, timeouts, self.ring.n_added, n_steps)
+        return window_lengths(slots, dones, timeouts, self.ring.next_steps, n_steps)
 
     def steps_of(self, ids: np.ndarray) -> np.ndarray:
         """

@@ -80,7 +80,7 @@ def check_learning() -> str:
     seconds = time.perf_counter() - started
     if not all(bool(th.isfinite(parameter).all()) for parameter in model.policy.parameters()):
         raise AssertionError("A parameter is not finite")
-    masses = model.replay_buffer.priorities
+    masses = model.replay_buffer.masses
     if len(np.unique(masses[masses > 0])) < 10:
         raise AssertionError("Priorities do not follow TD errors")
     return f"150 steps of Pendulum-v1 on {model.device} in {seconds:.1f} s"

@@ -154,7 +154,7 @@ def statistics(
     """
     histograms: dict[str, np.ndarray] = {}
     scalars: dict[str, float] = {}
-    priorities = buffer.priorities.reshape(-1)
+    priorities = buffer.masses.reshape(-1)
     slots = np.flatnonzero(priorities)
     if max_transitions is not None:
         stride = max(-(-slots.size // max_transitions), 1)

@@ -26,7 +26,7 @@ def plot_buffer(buffer: Any, n_bins: int = 50) -> Any:
     except ImportError as error:
         command = 'pip install "matplotlib", or pip install ".[extra]" in a clone of this package'
         raise ImportError(f"plot_buffer() needs matplotlib: {command}") from error
-    priorities = buffer.priorities
+    priorities = buffer.masses
     drawable = priorities > 0.0
     if not drawable.any():
         raise ValueError("There is nothing to plot: no transition of the buffer can be drawn. Add transitions first")

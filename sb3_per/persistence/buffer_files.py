@@ -250,11 +250,11 @@ def _streams_of(buffer: PrioritizedReplayBuffer) -> list[_Stream]:
         ring = part.ring
         storage = part.storage
         rows = _rows_of(storage)
-        first = ring.most_steps - ring.n_rows_used
+        first = ring.max_next_step - ring.n_rows_used
         n_bytes = sum(array[:1].nbytes for array in rows.values())
         # The slowest environment still writes to its own steps.
-        end_of_final = max(ring.fewest_steps, first)
-        streams.append(_Stream(f"{prefix}rows", storage, None, rows, first, ring.most_steps, end_of_final, n_bytes))
+        end_of_final = max(ring.min_next_step, first)
+        streams.append(_Stream(f"{prefix}rows", storage, None, rows, first, ring.max_next_step, end_of_final, n_bytes))
         for key, store in storage.frame_stores.items():
             pool = store.pool
             name = prefix + _name("frames", key)
@@ -323,7 +323,7 @@ def _state_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
         for name in _FLAGS:
             state[prefix + name] = getattr(storage, name)[: ring.n_rows_used].astype(np.uint8)
         if storage.next_observations is None:
-            state[prefix + _NEWEST] = storage.observations[ring.n_added % ring.n_rows, ring.all_envs]
+            state[prefix + _NEWEST] = storage.observations[ring.next_steps % ring.n_rows, ring.all_envs]
     return state
 
 
@@ -347,9 +347,9 @@ def _put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_mas
                 raise ValueError(f"{prefix + name} has {len(flags)} rows, not {ring.n_rows_used}")
             getattr(storage, name)[: len(flags)] = flags
         if storage.next_observations is None:
-            storage.observations[ring.n_added % ring.n_rows, ring.all_envs] = state[prefix + _NEWEST]
+            storage.observations[ring.next_steps % ring.n_rows, ring.all_envs] = state[prefix + _NEWEST]
         for store in storage.frame_stores.values():
-            store.use_references(ring.oldest_held, ring.n_added)
+            store.use_references(ring.oldest_held, ring.next_steps)
 
 
 def _flat(prefix: str, content: dict[str, Any]) -> dict[str, Any]:

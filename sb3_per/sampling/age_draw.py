@@ -16,15 +16,15 @@ from sb3_per.utils.compiled import kernel
 
 @kernel
 def _runs_of_ages(
-    n_added: np.ndarray, oldest: np.ndarray, all_at_same_step: bool, rate: float
+    next_steps: np.ndarray, oldest: np.ndarray, all_at_same_step: bool, rate: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the cumulative sums of the factors of runs, their newest ids, and their lengths, see :class:`AgeDraw`."""
-    n_runs = 1 if all_at_same_step else n_added.size
+    n_runs = 1 if all_at_same_step else next_steps.size
     ends, newest, counts, total = np.empty(n_runs), np.empty(n_runs, np.int64), np.empty(n_runs, np.int64), 0.0
     for k in range(n_runs):
         least_age = n_runs - 1 - k
-        newest[k] = n_added[k] * n_added.size - 1 - least_age
-        counts[k] = (n_added - oldest).sum() if all_at_same_step else n_added[k] - oldest[k]
+        newest[k] = next_steps[k] * next_steps.size - 1 - least_age
+        counts[k] = (next_steps - oldest).sum() if all_at_same_step else next_steps[k] - oldest[k]
         total += np.exp(-rate * least_age) * np.expm1(-rate * n_runs * counts[k]) / np.expm1(-rate * n_runs)
         ends[k] = total
     return ends, newest, counts
@@ -72,7 +72,7 @@ class AgeDraw(MassTree):
     def _follow_ring(self) -> None:
         ring = self.ring
         if self._version != ring.version:
-            self._runs = _runs_of_ages(ring.n_added, ring.oldest_complete, ring.all_at_same_step, self.rate)
+            self._runs = _runs_of_ages(ring.next_steps, ring.oldest_complete, ring.all_at_same_step, self.rate)
             self._version = ring.version
 
     @property

@@ -141,7 +141,7 @@ class AgedTree(MassTree):
         :return: the factor of the step ``lead`` steps before the newest, in units of that of the newest; and the ages
         """
         n_envs = self.ring.n_envs
-        newest = (self.ring.n_added * n_envs - 1) % self.capacity
+        newest = (self.ring.next_steps * n_envs - 1) % self.capacity
         shrink = math.exp(-self.rate * (lead * n_envs))
         return shrink, Ages(newest, self.capacity, 1.0 / shrink, *self._table)
 
@@ -155,7 +155,7 @@ class AgedTree(MassTree):
         """
         shrink, ages = self._ages_from(lead)
         version = self.ring.version
-        refs = self.ring.n_added - lead
+        refs = self.ring.next_steps - lead
         # Plain assignments only: see Invariants in the developer guide.
         self._masses = masses
         self._factors = factors
@@ -168,7 +168,7 @@ class AgedTree(MassTree):
         """Count ages from the newest ids on. Write masses anew where their reference moves."""
         if self._version == self.ring.version:
             return
-        leads = (self.ring.n_added - self._refs).tolist()
+        leads = (self.ring.next_steps - self._refs).tolist()
         lead = min(leads)
         if self.rate * (lead * len(leads)) > _MOST:
             lead = 0

@@ -87,8 +87,9 @@ class Sampler:
 
     def count_new_row(self) -> None:
         """
-        Take note that a row of all environments was written. Call it before the ring counts the row: after an interrupt in
-        between, one row too many is written to the tree, which is harmless.
+        Take note that a row of all environments was written. Call it before the ring counts the row. After an interrupt in
+        between, the next call takes one old row for new, which gets the mass of a new transition; in the other order, the new
+        row would have no mass.
         """
         self._n_waiting += 1
 
@@ -191,14 +192,14 @@ class Sampler:
             return self.candidates.draw_as_sb3(batch_size), np.ones(batch_size)
         if self._draws_from_whole_tree:
             return self.tree.draw(np.random.random_sample(batch_size), self.stratified, n)
-        part = newest_part(self.tree, self.candidates, self._n_newest(series_progress))
+        part = newest_part(self.tree, self.candidates, self._n_newest(series_progress, batch_size))
         if self.unique:
             slots = draw_without_repeats(part, self.tree, self.candidates, batch_size, self.stratified)
         else:
             slots = draw_from(part, batch_size, self.stratified)
         return slots, part.n_p(slots)
 
-    def _n_newest(self, series_progress: float | None) -> int:
+    def _n_newest(self, series_progress: float | None, batch_size: int) -> int:
         """Count the newest transitions to draw from (ERE): the fewer, the later in a series of draws."""
         n = self.candidates.n
         if self.recency == 1.0:
@@ -206,6 +207,8 @@ class Sampler:
         if series_progress is None:
             series_progress = np.random.random_sample()
         n_newest = max(int(n * self.recency ** (1000.0 * series_progress)), self.recency_min)
+        if self.unique:
+            n_newest = max(n_newest, batch_size)
         return min(n_newest, n)
 
     def draw_uniformly(self, batch_size: int) -> np.ndarray:

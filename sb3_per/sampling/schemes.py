@@ -116,10 +116,7 @@ class PriorityScheme:
         check_argument("td_error_reduction", td_error_reduction, words(*_REDUCTIONS))
         self.alpha = alpha
         self.td_error_reduction = td_error_reduction
-        # Bounds of the priority, from those of the mass. 1e-3, because alpha may be 0: then every priority is allowed.
-        with np.errstate(all="ignore"):
-            bounds = np.power([LEAST_MASS, LARGEST_MASS], 1.0 / max(alpha, 1e-3))
-        self._least, self._largest = np.maximum(bounds, LEAST_MASS)
+        self._least, self._largest = _priority_bounds(alpha)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
@@ -216,8 +213,8 @@ class PriorityScheme:
         :param n_p: N P of the drawn transitions, how many times as likely each is as in a uniform draw, above 0, float64 of
             shape (batch_size,). A common factor cancels in the division
         :param beta: exponent in [0, 1]
-        :return: weights in (0, 1], the largest exactly 1, float32 of shape (batch_size, 1); all are 1 without
-            ``importance_sampling``
+        :return: weights in [0, 1], the largest exactly 1, float32 of shape (batch_size, 1); 0 only where float32 has no
+            smaller number. All are 1 without ``importance_sampling``
         """
         if not self.importance_sampling:
             return np.ones((len(n_p), 1), np.float32)
@@ -502,6 +499,18 @@ def schemes_with(setting: str) -> list[str]:
     :return: names of the schemes
     """
     return [name for name, scheme_class in SCHEMES.items() if setting not in scheme_class().unused_settings]
+
+
+def _priority_bounds(alpha: float) -> np.ndarray:
+    """
+    Find the bounds of a priority, so that its mass p^alpha neither underflows nor overflows.
+
+    :param alpha: exponent. With an alpha near 0 there is no bound in the range of float64
+    :return: least and largest priority
+    """
+    with np.errstate(all="ignore"):
+        bounds = np.power([LEAST_MASS, LARGEST_MASS], 1.0 / max(alpha, 1e-3))
+    return np.maximum(bounds, LEAST_MASS)
 
 
 def make_scheme(

@@ -44,7 +44,7 @@ class NStepReturns:
         if self.n_steps == 1:
             return Windows(slots[:, None], None, slots)
         all_slots = (slots[:, None] + np.arange(self.n_steps) * ring.n_envs) % ring.capacity
-        lengths = window_lengths(slots, storage.dones.ravel(), storage.timeouts.ravel(), ring.n_added, self.n_steps)
+        lengths = window_lengths(slots, storage.dones.ravel(), storage.timeouts.ravel(), ring.next_steps, self.n_steps)
         last = (slots + (lengths - 1) * ring.n_envs) % ring.capacity
         return Windows(all_slots, lengths, last)
 
@@ -64,7 +64,7 @@ class NStepReturns:
 
 @kernel
 def window_lengths(
-    slots: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, n_added: np.ndarray, n_steps: int
+    slots: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, next_steps: np.ndarray, n_steps: int
 ) -> np.ndarray:
     """
     Count the steps of windows. A window ends early at the end of its episode and at the newest step of its environment.
@@ -72,15 +72,15 @@ def window_lengths(
     :param slots: slots of the first steps, int64 of shape (batch_size,)
     :param dones: ends of episodes by slot, shape (capacity,)
     :param timeouts: which of these ends are truncations, shape (capacity,)
-    :param n_added: number of steps ever added by each environment, int64 of shape (n_envs,)
+    :param next_steps: next step of each environment, int64 of shape (n_envs,)
     :param n_steps: largest number of steps
     :return: numbers of steps, at least 1, int64 of shape (batch_size,)
     """
-    n_envs = n_added.size
+    n_envs = next_steps.size
     lengths = np.empty(slots.size, np.int64)
     newest = np.empty(n_envs, np.int64)
     for env in range(n_envs):
-        newest[env] = (n_added[env] - 1) % (dones.size // n_envs) * n_envs + env
+        newest[env] = (next_steps[env] - 1) % (dones.size // n_envs) * n_envs + env
     for i in range(slots.size):
         prefetch(dones, np.uint64(slots[i]))
         prefetch(timeouts, np.uint64(slots[i]))

@@ -7,13 +7,13 @@ A transition has three numbers, and each follows from the others:
 - slot = row * n_envs + env: its place in the tree, and in the same arrays flattened to (capacity, ...)
 - id = step * n_envs + env: its insertion number. Ids are never reset; row = step modulo n_rows
 
-For instance, a ring of 4 rows and one environment after 6 steps. ``pos`` is 2, ``oldest_held`` 2, ``n_added`` 6::
+For instance, a ring of 4 rows and one environment after 6 steps. ``pos`` is 2, ``oldest_held`` 2, ``next_steps`` 6::
 
     row    0  1  2  3
     step   4  5  2  3
 
 After ``clear()`` it is empty. Steps go on at 8, the next multiple of 4, so that ids 0 to 7 are stale for ever and row 0 is
-the next one: ``first_step`` and ``n_added`` are 8.
+the next one: ``first_step`` and ``next_steps`` are 8.
 """
 
 import bisect
@@ -48,54 +48,57 @@ class Ring:
         #: first step since the ring was last emptied, the same for all environments, a multiple of ``n_rows``
         self.first_step = 0
         #: least next step of an environment
-        self.fewest_steps = 0
+        self.min_next_step = 0
         #: largest next step of an environment
-        self.most_steps = 0
+        self.max_next_step = 0
         #: whether all environments have added the same number of steps
         self.all_at_same_step = True
         #: counts the changes of the position, so that others can tell whether there was one
         self.version = 0
-        # Next step of each environment before the newest ones, which all of them added: so `add` changes no array.
-        self._n_added = np.zeros(n_envs, np.int64)
-        self._n_newest = 0
+        # Next steps, and how many steps of all environments came after they were counted: so `add` changes no array.
+        self._next_steps = np.zeros(n_envs, np.int64)
+        self._n_uncounted = 0
 
     # ---- position
 
     @property
-    def n_added(self) -> np.ndarray:
+    def next_steps(self) -> np.ndarray:
         """
         Next step of each environment: the number of steps that it has added, and of those that :meth:`clear` has passed over.
         int64 of shape (n_envs,); replaced, and never written to.
         """
-        if self._n_newest:
-            # Counted here and not by `add`, which would need a new array at each step. In one assignment: see Invariants.
-            self._n_added, self._n_newest = self._n_added + self._n_newest, 0
-        return self._n_added
+        if self._n_uncounted:
+            self._count_steps()
+        return self._next_steps
+
+    def _count_steps(self) -> None:
+        """Count the steps that came since the last call, in one assignment: see Invariants in the developer guide."""
+        self._next_steps, self._n_uncounted = self._next_steps + self._n_uncounted, 0
 
     @property
     def pos(self) -> int:
         """Row that is written next, as in SB3; of the environment that added the fewest steps."""
-        return self.fewest_steps % self.n_rows
+        return self.min_next_step % self.n_rows
 
     @property
     def full(self) -> bool:
         """Whether every slot holds a transition, as in SB3."""
-        return self.fewest_steps - self.first_step >= self.n_rows
+        return self.min_next_step - self.first_step >= self.n_rows
 
     @property
     def next_id(self) -> int:
         """Number above all ids."""
-        return self.most_steps * self.n_envs
+        return self.max_next_step * self.n_envs
 
     @property
     def n_rows_used(self) -> int:
         """Number of rows, from row 0 on, that hold anything."""
-        return min(self.most_steps - self.first_step, self.n_rows)
+        return min(self.max_next_step - self.first_step, self.n_rows)
 
     @property
     def oldest_held(self) -> np.ndarray:
         """Oldest step that each environment holds, shape (n_envs,)."""
-        return np.maximum(self.n_added - self.n_rows, self.first_step)
+        return np.maximum(self.next_steps - self.n_rows, self.first_step)
 
     @property
     def oldest_complete(self) -> np.ndarray:
@@ -103,15 +106,15 @@ class Ring:
         oldest = self.oldest_held
         if not self.shares_next_obs:
             return oldest
-        is_full = self.n_added - oldest == self.n_rows
+        is_full = self.next_steps - oldest == self.n_rows
         return np.asarray(oldest + is_full)
 
     @property
     def n_complete(self) -> int:
         """Number of complete transitions."""
         if not self.all_at_same_step:
-            return int((self.n_added - self.oldest_complete).sum())
-        n_steps = min(self.fewest_steps - self.first_step, self.n_rows)
+            return int((self.next_steps - self.oldest_complete).sum())
+        n_steps = min(self.min_next_step - self.first_step, self.n_rows)
         if self.shares_next_obs and n_steps == self.n_rows:
             n_steps -= 1
         return n_steps * self.n_envs
@@ -126,13 +129,13 @@ class Ring:
         :param n_steps: number of steps T
         :return: rows, int64 of shape (T, k)
         """
-        return np.asarray((self.n_added[envs] + np.arange(n_steps)[:, None]) % self.n_rows)
+        return np.asarray((self.next_steps[envs] + np.arange(n_steps)[:, None]) % self.n_rows)
 
     def advance_all(self) -> None:
         """Count one step of every environment that was written."""
-        self._n_newest += 1
-        self.fewest_steps += 1
-        self.most_steps += 1
+        self._n_uncounted += 1
+        self.min_next_step += 1
+        self.max_next_step += 1
         self.version += 1
 
     def advance(self, envs: np.ndarray, n_steps: int) -> None:
@@ -142,20 +145,20 @@ class Ring:
         :param envs: environments that added, different integers of shape (k,)
         :param n_steps: number of steps
         """
-        n_added = self.n_added.copy()
-        n_added[envs] += n_steps
-        self._set_position(n_added, self.first_step)
+        next_steps = self.next_steps.copy()
+        next_steps[envs] += n_steps
+        self._set_position(next_steps, self.first_step)
 
-    def _set_position(self, n_added: np.ndarray, first_step: int) -> None:
-        fewest = int(n_added.min())
-        most = int(n_added.max())
+    def _set_position(self, next_steps: np.ndarray, first_step: int) -> None:
+        least = int(next_steps.min())
+        largest = int(next_steps.max())
         # Plain assignments only: see Invariants in the developer guide.
         self.first_step = first_step
-        self._n_added = n_added
-        self._n_newest = 0
-        self.fewest_steps = fewest
-        self.most_steps = most
-        self.all_at_same_step = fewest == most
+        self._next_steps = next_steps
+        self._n_uncounted = 0
+        self.min_next_step = least
+        self.max_next_step = largest
+        self.all_at_same_step = least == largest
         self.version += 1
 
     def clear(self, n_steps: int = 0) -> None:
@@ -164,7 +167,7 @@ class Ring:
 
         :param n_steps: number of steps of every environment that are there already, from row 0 on
         """
-        first_step = -(-self.most_steps // self.n_rows) * self.n_rows
+        first_step = -(-self.max_next_step // self.n_rows) * self.n_rows
         self._set_position(np.full(self.n_envs, first_step + n_steps), first_step)
 
     def begin_after(self, step: int) -> None:
@@ -173,7 +176,7 @@ class Ring:
 
         :param step: number of steps of another ring
         """
-        self.most_steps = step
+        self.max_next_step = step
         self.clear()
 
     def require_same_step(self) -> None:
@@ -183,7 +186,7 @@ class Ring:
         :raises ValueError: if environments have added different numbers of steps
         """
         if not self.all_at_same_step:
-            raise ValueError(f"environments have added different numbers of steps: {self.n_added}")
+            raise ValueError(f"environments have added different numbers of steps: {self.next_steps}")
 
     # ---- which slot holds which transition
 
@@ -195,16 +198,16 @@ class Ring:
         :return: ids of the transitions there, -1 for an empty slot, in the same shape
         """
         flat = np.ascontiguousarray(slots, np.int64).reshape(-1)
-        return ids_at(flat, self.n_added, self.first_step, self.n_rows).reshape(np.shape(slots))
+        return ids_at(flat, self.next_steps, self.first_step, self.n_rows).reshape(np.shape(slots))
 
     def was_issued(self, transition_id: int) -> bool:
         """Whether the ring has come past this id: a transition had it, or :meth:`clear` has passed it over."""
-        return bool(0 <= transition_id < self.n_added[transition_id % self.n_envs] * self.n_envs)
+        return bool(0 <= transition_id < self.next_steps[transition_id % self.n_envs] * self.n_envs)
 
     def issued_ids(self, transition_id: int) -> str:
         """Say how far the environment of this id has come, for a message."""
         env = transition_id % self.n_envs
-        next_id = int(self.n_added[env]) * self.n_envs + env
+        next_id = int(self.next_steps[env]) * self.n_envs + env
         return f"ids are at least 0, and the next one of environment {env} is {next_id}"
 
     def slots_of_row(self, row: int) -> np.ndarray:
@@ -218,18 +221,18 @@ class Ring:
         :param n: number of steps; more than are held are as good as all
         :return: slots from old to new, int64 of shape (min(n, held) * n_envs,)
         """
-        n = min(n, self.n_rows, self.most_steps - self.first_step)
-        rows = np.arange(self.most_steps - n, self.most_steps) % self.n_rows
+        n = min(n, self.n_rows, self.max_next_step - self.first_step)
+        rows = np.arange(self.max_next_step - n, self.max_next_step) % self.n_rows
         return (rows[:, None] * self.n_envs + self.all_envs).reshape(-1)
 
     def complete_slots(self) -> np.ndarray:
         """List the slots of all complete transitions in the order of their ids, int64 of shape (n_complete,)."""
-        return slots_between(self.oldest_complete, self.n_added, self.n_rows)
+        return slots_between(self.oldest_complete, self.next_steps, self.n_rows)
 
     def incomplete_slots(self) -> np.ndarray:
         """List the slots of transitions whose observation was overwritten, see ``shares_next_obs``: int64 of shape (n,)."""
         envs = np.flatnonzero(self.oldest_held < self.oldest_complete)
-        return np.asarray(self.n_added[envs] % self.n_rows * self.n_envs + envs)
+        return np.asarray(self.next_steps[envs] % self.n_rows * self.n_envs + envs)
 
     def in_order(self, first: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """
@@ -244,7 +247,7 @@ class Ring:
         if not self.all_at_same_step:
             groups = [np.array([env]) for env in range(self.n_envs)]
         for envs in groups:
-            end = int(self.n_added[envs[0]])
+            end = int(self.next_steps[envs[0]])
             for start in range(int(first[envs[0]]), end, _BLOCK):
                 steps = np.arange(start, min(start + _BLOCK, end))
                 yield envs, np.repeat(steps[:, None], len(envs), axis=1)
@@ -275,12 +278,12 @@ class Ring:
             return np.asarray((self.next_id - n + numbers) % self.capacity)
         ends = np.cumsum(self._counts_of_newest(n))
         envs = np.searchsorted(ends, numbers, side="right")
-        steps = (self.n_added - ends)[envs] + numbers
+        steps = (self.next_steps - ends)[envs] + numbers
         return np.asarray(steps % self.n_rows * self.n_envs + envs)
 
     def _counts_of_newest(self, n: int) -> np.ndarray:
         """Count how many of the newest n belong to each environment, shape (n_envs,)."""
-        n_complete: np.ndarray = self.n_added - self.oldest_complete
+        n_complete: np.ndarray = self.next_steps - self.oldest_complete
         # Largest k for which the newest k steps of each environment are at most n in total.
         levels = range(int(n_complete.max()) + 1)
         level = bisect.bisect_right(levels, n, key=lambda level: np.minimum(n_complete, level).sum()) - 1
@@ -293,7 +296,7 @@ class Ring:
 
     def state(self) -> dict[str, Any]:
         """Return the position, see :meth:`load`."""
-        return {"added": self.n_added, "begin": self.first_step}
+        return {"added": self.next_steps, "begin": self.first_step}
 
     def load(self, state: dict[str, Any]) -> None:
         """
@@ -302,13 +305,13 @@ class Ring:
         :param state: from :meth:`state` of a ring of the same shape
         :raises ValueError: if it is not a position in such a ring
         """
-        n_added = np.array(state["added"])
+        next_steps = np.array(state["added"])
         first_step = state["begin"]
-        is_position = n_added.shape == (self.n_envs,) and n_added.dtype == np.int64 and isinstance(first_step, int)
+        is_position = next_steps.shape == (self.n_envs,) and next_steps.dtype == np.int64 and isinstance(first_step, int)
         most = 2**60 // self.n_envs
-        if not is_position or not 0 <= first_step <= n_added.min() <= n_added.max() < most or first_step % self.n_rows:
-            raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {n_added} since step {first_step}")
-        self._set_position(n_added, first_step)
+        if not is_position or not 0 <= first_step <= next_steps.min() <= next_steps.max() < most or first_step % self.n_rows:
+            raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {next_steps} since step {first_step}")
+        self._set_position(next_steps, first_step)
 
 
 # Of one environment, step s is in row s % n_rows. Where all environments stand at the same step, ids and slots follow the same
@@ -355,13 +358,13 @@ def row_of_step(step: int, start: int, n_rows: int) -> int:
 
 
 @kernel
-def ids_at(slots: np.ndarray, n_added: np.ndarray, first_step: int, n_rows: int) -> np.ndarray:
+def ids_at(slots: np.ndarray, next_steps: np.ndarray, first_step: int, n_rows: int) -> np.ndarray:
     """See :meth:`Ring.ids_at`."""
     ids = np.empty(slots.size, np.int64)
     for i in range(slots.size):
-        row, env = slots[i] // n_added.size, slots[i] % n_added.size
-        step = step_in_row(row, lap_start(n_added[env], n_rows), n_added[env], n_rows)
-        ids[i] = step * n_added.size + env if step >= first_step else -1
+        row, env = slots[i] // next_steps.size, slots[i] % next_steps.size
+        step = step_in_row(row, lap_start(next_steps[env], n_rows), next_steps[env], n_rows)
+        ids[i] = step * next_steps.size + env if step >= first_step else -1
     return ids
 
 

@@ -77,7 +77,7 @@ class Form:
     store_class: Callable[..., ObservationStore] | None = None
 
     def as_arrays(self) -> "Form":
-        """The same transitions with all observations in arrays. Each way to store them that a form can ask for ends here."""
+        """The same transitions with all observations in arrays. A new field that says how they are stored is reset here."""
         return replace(self, frames={}, store_class=None)
 
 

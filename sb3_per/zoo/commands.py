@@ -180,8 +180,8 @@ def _enjoy(parser: argparse.ArgumentParser, options: argparse.Namespace, words: 
         if "render_mode" not in str(error):
             raise
         parser.error(
-            f"{options.env} cannot be drawn, because its class takes no render_mode: docs/own_environment.md has one that does. "
-            "sb3-per enjoy --no-render plays it without pictures"
+            f"{options.env} cannot be drawn, because its class takes no render_mode: docs/own_environment.md has one that "
+            "does. sb3-per enjoy --no-render plays it without pictures"
         )
 
 
@@ -221,7 +221,11 @@ def _record_video(parser: argparse.ArgumentParser, options: argparse.Namespace, 
     ExperimentManager.default_vec_env_cls = recorded  # type: ignore[assignment]
     env_kwargs = ["--env-kwargs", "render_mode:'rgb_array'", *options.env_kwargs]
     try:
-        _enjoy(parser, options, [*words, "--exp-id", str(options.exp_id), "--no-render", "-n", str(options.n_timesteps), *env_kwargs])
+        _enjoy(
+            parser,
+            options,
+            [*words, "--exp-id", str(options.exp_id), "--no-render", "-n", str(options.n_timesteps), *env_kwargs],
+        )
     finally:
         ExperimentManager.default_vec_env_cls = before
     (video,) = folder.glob(f"{name}-*.mp4")

@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"  solved task    {level}")
     print(f"Learning curve: {curve}")
     if returns[-1].mean() <= random:
-        print("No better than a random policy: see \"The agent does not learn at all\" in docs/troubleshooting.md")
+        print('No better than a random policy: see "The agent does not learn at all" in docs/troubleshooting.md')
     if args.next:
         print(f"Try next:       {args.next}")
 

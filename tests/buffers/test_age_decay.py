@@ -28,7 +28,7 @@ def ages_of(buffer: PrioritizedReplayBuffer) -> np.ndarray:
     """
     n_envs = buffer.n_envs
     steps = buffer.transition_ids // n_envs
-    ages: np.ndarray = (buffer.ring.n_added - 1 - steps) * n_envs + np.arange(n_envs)[::-1]
+    ages: np.ndarray = (buffer.ring.next_steps - 1 - steps) * n_envs + np.arange(n_envs)[::-1]
     return ages
 
 

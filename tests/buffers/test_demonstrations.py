@@ -101,6 +101,21 @@ def test_probabilities_and_weights_follow_the_mixture(kwargs, stratified):
     np.testing.assert_allclose(batch.weights.numpy()[:, 0], weights / weights.max(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("unique", [False, True])
+def test_weights_correct_neither_the_age_nor_the_emphasis_of_the_newest(unique):
+    """With equal masses of experience, weights are those of a batch without `recency`, whatever the mass is."""
+    weights = []
+    for emphasis in ({}, dict(recency=0.9, recency_min=8)):
+        buffer = make_buffer(12, demonstration_fraction=0.25, beta_start=0.5, unique=unique, **emphasis)
+        buffer.add_demonstrations(*demonstrations(buffer.observation_space, 7))
+        fill([buffer], 12)
+        buffer.update_priorities(np.arange(12), np.full(12, 7.0))
+        batch = buffer.sample(8, series_progress=1.0)
+        weights.append(batch.weights[~batch.is_demonstration])
+    th.testing.assert_close(weights[1], weights[0])
+    assert not (weights[0] == 1.0).all()
+
+
 def test_demonstrations_without_a_share_are_never_drawn():
     """Without `demonstration_fraction`, every draw equals that of a buffer without demonstrations, bit for bit."""
     plain, other = (make_buffer(12, 2, n_steps=3) for _ in range(2))

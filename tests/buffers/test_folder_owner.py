@@ -60,7 +60,7 @@ def test_a_forked_process_reads_and_cannot_write(kind, tmp_path, monkeypatch):
     assert isinstance(in_fork(lambda: buffer.actions.fill(0)), ValueError)  # "assignment destination is read-only"
     assert_same_state(contents_of(buffer), before)
     buffer.add(**step_of(buffer, 9))
-    assert buffer.ring.most_steps == 10
+    assert buffer.ring.max_next_step == 10
 
 
 def test_a_forked_process_cannot_write_demonstrations(tmp_path):

@@ -44,7 +44,7 @@ def test_only_finished_complete_episodes_have_mass():
             written = buffer.update_priorities(np.arange(buffer.ring.next_id), np.ones(buffer.ring.next_id))
             assert written == np.count_nonzero(buffer.ep_length)
             assert_finished_episodes_have_mass(buffer)
-    assert buffer.ring.most_steps > 2 * buffer.buffer_size
+    assert buffer.ring.max_next_step > 2 * buffer.buffer_size
 
 
 def test_a_truncated_trajectory_can_be_drawn():

@@ -124,14 +124,14 @@ def test_frames_stay_exact_after_interrupts():
     player.is_apart = False
     rng = np.random.default_rng(0)
     for _ in range(60):
-        n_held = framed.ring.most_steps
+        n_held = framed.ring.max_next_step
         obs, player.obs = player.obs, player.observation(player.obs)
         arguments = (obs, player.obs, rng.uniform(-1, 1, (1, 2)), rng.normal(size=1), np.zeros(1), [{}])
         interrupted(functools.partial(framed.add, *arguments), int(rng.integers(40)))
-        if framed.ring.most_steps == n_held:
+        if framed.ring.max_next_step == n_held:
             continue
         plain.add(*arguments)
-        slots = (plain.ring.most_steps - 1 - np.arange(min(plain.ring.most_steps, 6))) % 7
+        slots = (plain.ring.max_next_step - 1 - np.arange(min(plain.ring.max_next_step, 6))) % 7
         for read in ("read_observations", "read_next_observations"):
             actual, expected = (getattr(buffer.storage, read)(slots) for buffer in (framed, plain))
             for key in expected:

@@ -134,7 +134,7 @@ class Twins:
 
     def update(self) -> None:
         """Update ids of all ages; each environment skips its own stale ids."""
-        steps = self.buffer.ring.n_added
+        steps = self.buffer.ring.next_steps
         if not steps.any():
             return
         envs = self.rng.choice(np.flatnonzero(steps), 8)
@@ -158,7 +158,7 @@ class Twins:
     def reset(self) -> None:
         for buffer in (self.buffer, *self.alone):
             buffer.reset()
-        self.n_before = self.buffer.ring.n_added - [alone.ring.n_added[0] for alone in self.alone]
+        self.n_before = self.buffer.ring.next_steps - [alone.ring.next_steps[0] for alone in self.alone]
 
     def reload(self) -> None:
         """Continue with a buffer that was made from the state of this one."""
@@ -175,7 +175,9 @@ class Twins:
         buffer = self.buffer if buffer is None else buffer
         sizes = [alone.size() for alone in self.alone]
         ids, masses = buffer.transition_ids, buffer.priorities
-        np.testing.assert_array_equal(buffer.ring.n_added, [alone.ring.n_added[0] for alone in self.alone] + self.n_before)
+        np.testing.assert_array_equal(
+            buffer.ring.next_steps, [alone.ring.next_steps[0] for alone in self.alone] + self.n_before
+        )
         assert buffer.size() == min(sizes) and buffer.max_priority == self.alone[0].max_priority
         for env, alone in enumerate(self.alone):
             expected = alone.transition_ids[:, 0]
@@ -378,7 +380,7 @@ def test_ages_are_counted_within_each_environment():
     buffer.draw_record = DrawRecord(buffer.buffer_size * N_ENVS)
     batch = buffer.sample(50)
     steps, envs = np.divmod(batch.indices, N_ENVS)
-    expected = (buffer.ring.n_added[envs] - 1 - steps) * N_ENVS + N_ENVS - 1 - envs
+    expected = (buffer.ring.next_steps[envs] - 1 - steps) * N_ENVS + N_ENVS - 1 - envs
     np.testing.assert_array_equal(statistics(buffer)[0]["age"], expected)
     assert expected.max() < N_ROWS * N_ENVS
 
@@ -426,7 +428,7 @@ def test_resizing_keeps_the_newest_steps_of_each_environment(kind, n_rows):
     old = twins.buffer
     new = empty_twin(old, n_rows, old.settings.frames)
     copy_newest(old, new, keeps_masses=True)
-    shifts = (new.ring.n_added - old.ring.n_added) * N_ENVS
+    shifts = (new.ring.next_steps - old.ring.next_steps) * N_ENVS
     ids, masses = new.transition_ids, new.priorities
     for id_, mass in zip(ids[masses > 0], masses[masses > 0], strict=True):
         old_id = id_ - shifts[id_ % N_ENVS]
@@ -496,7 +498,7 @@ def test_td_errors_that_are_not_finite_are_refused():
     buffer = make("td_error")
     with pytest.raises(ValueError, match="must be finite, not nan"):
         buffer.add_steps(**chunk(), td_errors=np.array([[1.0], [np.nan]]))
-    assert buffer.ring.n_added.tolist() == [0, 0, 0]
+    assert buffer.ring.next_steps.tolist() == [0, 0, 0]
 
 
 def test_ids_that_an_environment_never_issued_are_refused():
@@ -527,7 +529,7 @@ def test_a_buffer_takes_over_the_contents_of_another():
     buffer, other = uneven_buffer(), make("plain")
     other.add_steps(**chunk(2, 3))
     buffer.take_over(other)
-    assert buffer.ring.n_added.tolist() == [2, 2, 2] and buffer.size() == 2
+    assert buffer.ring.next_steps.tolist() == [2, 2, 2] and buffer.size() == 2
     buffer.sample(2)
 
 

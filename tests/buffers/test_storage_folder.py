@@ -189,7 +189,7 @@ def test_a_full_disk_is_an_error_before_the_step_is_stored(kind, tmp_path, monke
         with pytest.raises(OSError, match=r"folder' has no room for the next transitions, of which none is stored \(No space"):
             buffer.add(**step_of(buffer, 0))
     for i in range(9):
-        assert buffer.ring.most_steps == i
+        assert buffer.ring.max_next_step == i
         assert_same_state(buffer.state(), twin.state())
         for each in (buffer, twin):
             each.add(**step_of(buffer, i))
@@ -236,7 +236,7 @@ def test_a_copy_has_files_of_its_own_in_the_same_folder(how, frames, tmp_path):
     assert len(files_in(tmp_path / "folder")) >= 2 * n_files - 1  # frames that hold nothing yet are not copied
     assert_same_state(contents_of(twin), contents_of(buffer))
     fill([twin], 3, seed=1)
-    assert twin.ring.most_steps == 14 and buffer.ring.most_steps == 11
+    assert twin.ring.max_next_step == 14 and buffer.ring.max_next_step == 11
     assert not np.array_equal(np.asarray(twin.observations), np.asarray(buffer.observations))
     for each in (twin, buffer):
         assert each.observations is each.storage.observations

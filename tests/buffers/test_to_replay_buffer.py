@@ -137,7 +137,7 @@ def test_a_full_buffer_of_environments_at_different_steps_loses_nothing():
     assert (returned.pos, returned.full) == (0, True)
     for env in range(2):
         assert sorted(returned.rewards[:, env]) == sorted(buffer.rewards[:, env])
-        assert returned.rewards[-1, env] == buffer.rewards[(buffer.ring.n_added[env] - 1) % 8, env]
+        assert returned.rewards[-1, env] == buffer.rewards[(buffer.ring.next_steps[env] - 1) % 8, env]
 
 
 def test_what_sb3_does_not_hold_is_named():

@@ -34,6 +34,16 @@ def test_a_unique_batch_has_no_repeats(kind, kwargs):
     assert_same_state(contents_of(buffer), before)
 
 
+def test_a_unique_batch_takes_as_many_of_the_newest_as_it_needs():
+    """Although `recency_min` is below the batch size."""
+    buffer = make_buffer(100, unique=True, recency=0.99, recency_min=10)
+    fill([buffer], 100)
+    for _ in range(20):
+        assert len(set(buffer.sample(64).indices.tolist())) == 64
+    newest = buffer.sample(64, series_progress=1.0).indices
+    assert sorted(newest.tolist()) == list(range(36, 100))
+
+
 @pytest.mark.parametrize("scheme", ["proportional", "rank"])
 def test_unique_draws_follow_successive_draws_without_replacement(scheme):
     """Count all 60 ordered draws of 3 out of 5, and compare with the product of conditional probabilities."""

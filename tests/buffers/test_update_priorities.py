@@ -18,13 +18,13 @@ class ReferenceBuffer:
         self.n_rows, self.n_envs, self.alpha, self.epsilon = n_rows, n_envs, alpha, epsilon
         self.mass: dict[int, float] = {}
         self.max_priority = 1.0
-        self.n_added = 0
+        self.next_steps = 0
 
     def add(self) -> None:
         for e in range(self.n_envs):
-            self.mass[self.n_added * self.n_envs + e] = self.max_priority**self.alpha
-            self.mass.pop((self.n_added - self.n_rows) * self.n_envs + e, None)
-        self.n_added += 1
+            self.mass[self.next_steps * self.n_envs + e] = self.max_priority**self.alpha
+            self.mass.pop((self.next_steps - self.n_rows) * self.n_envs + e, None)
+        self.next_steps += 1
 
     def update(self, ids: list[int], td_errors: np.ndarray) -> int:
         written = 0
@@ -55,7 +55,7 @@ def test_priorities_equal_a_reference_dictionary(data):
     issued: list[int] = []
     for operation in data.draw(st.lists(st.sampled_from(["add", "add", "update", "sample"]), max_size=30)):
         if operation == "add":
-            issued += [reference.n_added * n_envs + e for e in range(n_envs)]
+            issued += [reference.next_steps * n_envs + e for e in range(n_envs)]
             add_one(buffer)
             reference.add()
         elif operation == "update" and issued:

@@ -47,7 +47,7 @@ def test_an_actor_killed_between_two_runs_is_restarted():
     engine.dead.add(0)
     model.learn(60, reset_num_timesteps=False)
     assert env.pool.restarts == 1 and not env.pool.closed
-    assert model.replay_buffer.ring.n_added.sum() == 120
+    assert model.replay_buffer.ring.next_steps.sum() == 120
     assert_columns_hold(model.replay_buffer)
 
 
@@ -97,7 +97,7 @@ def test_an_environment_that_raises_sometimes_restarts_its_actor():
     env = local(Unlucky, 2, env_kwargs=dict(lifetime=17), max_restarts=100, in_flight=2)
     model = small(PERDQN, env, buffer_size=1000)
     model.learn(200)
-    assert model.num_timesteps == 200 == model.replay_buffer.ring.n_added.sum()
+    assert model.num_timesteps == 200 == model.replay_buffer.ring.next_steps.sum()
     assert assert_columns_hold(model.replay_buffer) > 0
     assert env.pool.restarts > 5 and env.pool.lost_transitions >= 5 * env.pool.restarts
 
@@ -133,7 +133,7 @@ def test_lost_chunks_are_requested_again_and_end_episodes():
     model = small(PERDQN, env, buffer_size=5000, n_steps=3)
     model.learn(211)
     buffer = model.replay_buffer
-    assert model.num_timesteps == 211 == buffer.ring.n_added.sum()
+    assert model.num_timesteps == 211 == buffer.ring.next_steps.sum()
     # Two calls of four steps in two environments are under way, of which a restart loses one or both.
     assert 8 * env.pool.restarts < env.pool.lost_transitions <= 16 * env.pool.restarts
     assert_columns_hold(buffer)

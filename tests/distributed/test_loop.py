@@ -21,7 +21,7 @@ def test_steps_are_counted_as_sb3_counts_them():
         env = local(Tracked, n_actors, n_envs=n_envs, chunk=chunk)
         model, follower = small(PERDQN, env, train_freq=1, learning_starts=0), Follower()
         model.learn(total, callback=follower)
-        assert model.num_timesteps == total == model.replay_buffer.ring.n_added.sum()
+        assert model.num_timesteps == total == model.replay_buffer.ring.next_steps.sum()
         assert [seen["num_timesteps"] for seen in follower.seen] == [*range(env.num_envs, total, env.num_envs), total]
         for name in ("rewards", "dones", "infos", "new_obs"):
             assert sum(len(seen[name]) for seen in follower.seen) == total
@@ -150,7 +150,7 @@ def test_chunks_are_stored_when_they_arrive():
             self.ahead: list[int] = []
 
         def _on_step(self) -> bool:
-            self.ahead.append(self.model.replay_buffer.ring.n_added.sum() - self.num_timesteps)
+            self.ahead.append(self.model.replay_buffer.ring.next_steps.sum() - self.num_timesteps)
             assert_columns_hold(self.model.replay_buffer)
             return True
 
@@ -158,7 +158,7 @@ def test_chunks_are_stored_when_they_arrive():
         model = small(PERDQN, local(Tracked, 3, n_envs=2, chunk=10), buffer_size=buffer_size)
         callback = Ahead()
         model.learn(180, callback=callback)
-        assert min(callback.ahead) == 0 and model.replay_buffer.ring.n_added.sum() == 180
+        assert min(callback.ahead) == 0 and model.replay_buffer.ring.next_steps.sum() == 180
         assert least <= max(callback.ahead) <= most
 
 

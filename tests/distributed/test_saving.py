@@ -23,7 +23,7 @@ def test_a_model_saved_with_actors_loads(tmp_path):
     model.save_replay_buffer(tmp_path / "buffer.buffer")
     loaded = PERDQN.load(tmp_path / "model", env=local(Tracked))
     loaded.load_replay_buffer(tmp_path / "buffer.buffer")
-    np.testing.assert_array_equal(loaded.replay_buffer.ring.n_added, model.replay_buffer.ring.n_added)
+    np.testing.assert_array_equal(loaded.replay_buffer.ring.next_steps, model.replay_buffer.ring.next_steps)
     loaded.env.seed(77)
     loaded.learn(60, reset_num_timesteps=False)
     assert loaded.num_timesteps == 120

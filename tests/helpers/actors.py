@@ -112,7 +112,7 @@ class StopAt(BaseCallback):
 def columns_of(buffer: Any) -> list[dict[str, np.ndarray]]:
     """Return the steps of each column, the oldest first."""
     columns = []
-    for env, end in enumerate(buffer.ring.n_added):
+    for env, end in enumerate(buffer.ring.next_steps):
         rows = np.arange(max(end - buffer.buffer_size, 0), end) % buffer.buffer_size
         names = ("observations", "next_observations", "rewards", "dones", "timeouts")
         columns.append({name: getattr(buffer, name)[rows, env] for name in names})

@@ -26,7 +26,7 @@ EXPECTED = DIRECTORY.with_suffix(".json")
 def contents(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """Return the contents of a buffer, oldest step first: numbers as they are, and arrays as checksums."""
     found: dict[str, Any] = {"size": buffer.size(), "pos": buffer.pos, "full": buffer.full}
-    found.update(max_priority=buffer.max_priority, beta=buffer.beta, steps=buffer.ring.n_added.tolist())
+    found.update(max_priority=buffer.max_priority, beta=buffer.beta, steps=buffer.ring.next_steps.tolist())
     for env in range(buffer.n_envs):
         for name, array in column(buffer, env).items():
             found[f"{name} {env}"] = _checksum(array)

@@ -172,7 +172,7 @@ def snapshot(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
             found[f"{name}.{key}"] = copy.deepcopy(part[:][:n])
     if buffer.optimize_memory_usage:
         ring = buffer.ring
-        found["newest"] = buffer.observations[ring.n_added % ring.n_rows, np.arange(ring.n_envs)]
+        found["newest"] = buffer.observations[ring.next_steps % ring.n_rows, np.arange(ring.n_envs)]
     return found
 
 
@@ -216,7 +216,7 @@ def comparable(value: Any) -> str:
 def column(buffer: PrioritizedReplayBuffer, env: int) -> dict[str, Any]:
     """Return the complete transitions of one environment, oldest first, with their masses."""
     ring = buffer.ring
-    rows = np.arange(ring.oldest_complete[env], ring.n_added[env]) % ring.n_rows
+    rows = np.arange(ring.oldest_complete[env], ring.next_steps[env]) % ring.n_rows
     slots = rows * ring.n_envs + env
     found = dict(zip("actions rewards dones timeouts".split(), buffer.storage.read_steps(slots)[2:6], strict=True))
     found["masses"] = buffer.priorities[rows, env]

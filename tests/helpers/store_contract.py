@@ -19,7 +19,9 @@ AsStored = Callable[[np.ndarray], np.ndarray]
 class Reference:
     """Keeps each observation of each slot."""
 
-    def __init__(self, store: ObservationStore, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, as_stored: AsStored):
+    def __init__(
+        self, store: ObservationStore, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, as_stored: AsStored
+    ):
         self.store, self.n_rows, self.n_envs, self.shape, self.dtype = store, n_rows, n_envs, shape, np.dtype(dtype)
         self.as_stored = as_stored
         self.rng = np.random.default_rng(n_rows)

@@ -219,8 +219,8 @@ def test_only_incomplete_rows_are_written_again(tmp_path):
     player.add(100)
     saved.save(buffer)
     first, ring = segments(path), buffer.ring
-    assert ring.fewest_steps < ring.most_steps
-    (whole,) = [name for name in first if int(name.split("-")[3].split(".")[0]) < ring.fewest_steps]
+    assert ring.min_next_step < ring.max_next_step
+    (whole,) = [name for name in first if int(name.split("-")[3].split(".")[0]) < ring.min_next_step]
     player.add(1)
     saved.save(buffer, keep=1)
     assert whole in segments(path) and not (set(first) - {whole}) & segments(path).keys()
