@@ -68,12 +68,9 @@ class Ring:
         int64 of shape (n_envs,); replaced, and never written to.
         """
         if self._n_uncounted:
-            self._count_steps()
+            # The steps since the last call, which `add` only counts. In one assignment: see Invariants in the developer guide.
+            self._next_steps, self._n_uncounted = self._next_steps + self._n_uncounted, 0
         return self._next_steps
-
-    def _count_steps(self) -> None:
-        """Count the steps that came since the last call, in one assignment: see Invariants in the developer guide."""
-        self._next_steps, self._n_uncounted = self._next_steps + self._n_uncounted, 0
 
     @property
     def pos(self) -> int:
