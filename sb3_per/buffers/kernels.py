@@ -36,7 +36,7 @@ def read_batch(
     next_id: int,
     ids: np.ndarray,
     batch_rewards: np.ndarray,
-    ends: np.ndarray,
+    terminations: np.ndarray,
 ) -> None:
     """
     Read ids, rewards and terminations.
@@ -49,7 +49,7 @@ def read_batch(
     :param next_id: number above all ids of the ring
     :param ids: written, int64 of shape (batch_size,): ids if all environments stand at the same step
     :param batch_rewards: written, shape (batch_size, n_steps)
-    :param ends: written, float32 of shape (batch_size, 1): terminations
+    :param terminations: written, float32 of shape (batch_size, 1)
     """
     batch_size, n_steps = windows.shape
     first_id = lap_start(next_id, rewards.size)
@@ -59,7 +59,7 @@ def read_batch(
     for i in range(batch_size):
         ids[i] = step_in_row(windows[i, 0], first_id, next_id, rewards.size)
         done = dones[last[i]]
-        ends[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: this saves a cache miss
+        terminations[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: this saves a cache miss
         for j in range(n_steps):
             batch_rewards[i, j] = rewards[windows[i, j]]
 
@@ -80,7 +80,7 @@ def locate(
 
     :param ids: of transitions, int64 of shape (batch_size,)
     :param next_steps: next step of each environment, shape (n_envs,)
-    :param first_step: steps before the ring was last emptied
+    :param first_step: first step since the ring was last emptied
     :param n_rows: rows of the ring
     :param shares_next_obs: whether the oldest row of a full ring is incomplete
     :param td_errors: shape (batch_size, n_critics)
@@ -89,6 +89,7 @@ def locate(
     :return: how many ids are not stale; and the position of the first bad id or TD error, -1 if there is none
     """
     n_envs = next_steps.size
+    # By environment; `Ring.oldest_complete` has the same rule.
     laps = np.empty(n_envs, np.int64)
     oldest = np.empty(n_envs, np.int64)
     for e in range(n_envs):

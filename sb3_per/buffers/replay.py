@@ -9,14 +9,14 @@ weights (the scheme), lets the set read the slots (the storage; ids from the rin
 
 ``update_priorities`` checks ids and TD errors, and lets the set find their slots and the sampler write their masses.
 
-Where there are demonstrations, a mixture of two sets takes the place of the set (``mixture.py``).
+What code for SB3's buffers finds beside these methods is in ``sb3_attributes.py``, and what demonstrations need in
+``demonstration_methods.py``: both are base classes.
 """
 
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -27,14 +27,12 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import conversion, hooks, inputs
-from sb3_per.buffers.action_scaling import require_scaled
+from sb3_per.buffers.demonstration_methods import DemonstrationMethods
 from sb3_per.buffers.mixture import Demonstrations, LinearShare, Mixture
-from sb3_per.buffers.recordings import Recording, columns_of, require_actions_in, require_demonstrations_in
 from sb3_per.buffers.reminder import UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.buffers.sb3_attributes import SB3Attributes
 from sb3_per.buffers.settings import make_settings
-from sb3_per.buffers.transition_set import Drawn, Source, Transitions, TransitionSet
+from sb3_per.buffers.transition_set import Drawn, Transitions, TransitionSet
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.candidates import AllComplete, Candidates
 from sb3_per.sampling.sampler import Sampler
@@ -52,7 +50,7 @@ from sb3_per.utils.checks import FRACTION, check_argument, integer, words
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
 
-class PrioritizedReplayBuffer(SB3Attributes):
+class PrioritizedReplayBuffer(DemonstrationMethods):
     """
     Replay buffer that draws transitions in proportion to their priority (Schaul et al. 2016, arXiv 1511.05952).
 
@@ -72,7 +70,8 @@ class PrioritizedReplayBuffer(SB3Attributes):
 
     Rows should come through :meth:`add`, :meth:`add_steps` or :meth:`extend`. SB3's arrays can be changed in place, and others
     of the same shape can be assigned (``buffer.rewards = array``): they are shared, or copied with ``frames`` and in files of
-    ``storage_folder``. Setting ``pos`` or ``full`` by hand makes all transitions new. Several threads may share a buffer.
+    ``storage_folder``. Setting ``pos`` or ``full`` by hand makes all transitions new. Several threads may share a buffer; to
+    copy or pickle it meanwhile, hold ``buffer.lock``.
 
     :param buffer_size: number of transitions, over all environments
     :param observation_space: of the environment
@@ -148,20 +147,8 @@ class PrioritizedReplayBuffer(SB3Attributes):
                 f"frames={frames} with optimize_memory_usage=True is not supported: frames store all observations once already"
             )
 
-    def _check_demonstrations(self, optimize_memory_usage: bool) -> None:
-        """
-        Refuse demonstrations where this kind of buffer does not support them.
-
-        :param optimize_memory_usage: SB3's
-        :raises NotImplementedError: with the reason
-        """
-        if optimize_memory_usage:
-            raise NotImplementedError(
-                "Learning from demonstrations with optimize_memory_usage=True is not supported: the observation after the "
-                "last step of an episode is not stored"
-            )
-
-    # ---- parts
+    # ---- parts: `use_storage` makes new ones, for a new buffer or one that gets the transitions of another; `use_parts` takes
+    # those that there are, after unpickling and in `take_over`
 
     def use_storage(self, storage: Storage) -> None:
         """
@@ -204,7 +191,7 @@ class PrioritizedReplayBuffer(SB3Attributes):
         return NStepReturns(self.settings.n_steps, self.settings.gamma)
 
     def use_parts(self, experience: TransitionSet, demonstrations: Demonstrations, share: LinearShare) -> None:
-        """Put parts in place of others."""
+        """Take parts in place of those that there were."""
         #: what :meth:`add` stores
         self.experience = experience
         #: what :meth:`add_demonstrations` stores
@@ -218,18 +205,6 @@ class PrioritizedReplayBuffer(SB3Attributes):
         #: number of rows
         self.buffer_size = self.storage.n_rows
         self.choose_source()
-
-    def choose_source(self) -> None:
-        """Draw from experience alone, unless there are demonstrations, or a share of them is wanted."""
-        #: what batches are drawn from
-        self.source: Source = self.experience
-        if self.settings.demonstration_fraction > 0.0 or len(self.demonstrations):
-            self.source = self.mixture
-
-    @property
-    def ring(self) -> Ring:
-        """Which transition is in which slot."""
-        return self.experience.ring
 
     @property
     def sampler(self) -> Sampler:
@@ -400,79 +375,6 @@ class PrioritizedReplayBuffer(SB3Attributes):
         with self.lock:
             self.experience.clear()
 
-    def add_demonstrations(
-        self,
-        obs: Any,
-        next_obs: Any,
-        action: np.ndarray,
-        reward: np.ndarray,
-        done: np.ndarray,
-        infos: Iterable[list[dict[str, Any]]],
-    ) -> None:
-        """
-        Store transitions that stay: :meth:`add` never overwrites them, ``buffer_size`` does not count them, and :meth:`reset`
-        keeps them. ``demonstration_fraction`` is their share of each batch.
-
-        The steps of each of the k columns are successive steps of one environment; k need not be ``n_envs``. Where a column
-        ends in mid-episode, its last step becomes a truncation.
-
-        :param obs: observations, shape (n, k, ...), a dictionary of them, or one entry per step
-        :param next_obs: next observations, in the same form
-        :param action: actions, shape (n, k, action_dim); those of a Box scaled to [-1, 1] with ``model.policy.scale_action``
-        :param reward: rewards, shape (n, k)
-        :param done: ends of episodes, shape (n, k)
-        :param infos: for each step, one dictionary per column; SB3's ``TimeLimit.truncated`` marks truncations
-        :raises ValueError: for another shape, values that are not numbers, a reward that is NaN or infinite, or actions that
-            are not scaled; nothing is stored then
-        :raises NotImplementedError: with sequences and ``optimize_memory_usage``, and in a class that overrides :meth:`add`
-            alone
-        """
-        hooks.require_own(self, "add_demonstrations")
-        self._check_demonstrations(self.optimize_memory_usage)
-        shape = np.shape(reward)
-        if len(shape) != 2 or 0 in shape:
-            raise ValueError(
-                f"rewards of demonstrations must have shape (n, k), not {shape}: n successive steps of each of k "
-                "environments, both at least 1. For the steps of one environment k is 1: give each array as array[:, None]"
-            )
-        steps = inputs.checked_steps(self.storage, shape, obs, next_obs, action, reward, done, infos)
-        require_scaled(steps.actions, self.action_space)
-        columns = [steps.at((slice(None), [env])) for env in range(shape[1])]
-        with self.lock:
-            self._add_demonstrations(columns, shape[0] * shape[1])
-
-    def add_demonstrations_from(self, other: ReplayBuffer) -> None:
-        """
-        Store all transitions of another buffer as demonstrations, its own demonstrations too, see :meth:`add_demonstrations`.
-        With HER, their goals stay as they were. Actions that were recorded with other bounds are scaled anew.
-
-        :param other: prioritized or SB3's, with the same observation and action space. The bounds of a Box of actions may
-            differ, if every action is inside of those of this buffer
-        :raises TypeError: for anything but a buffer
-        :raises ValueError: for a buffer with other spaces, with actions outside [-1, 1] or outside of the new bounds, with a
-            reward that is NaN or infinite, or an empty one
-        :raises NotImplementedError: with sequences and ``optimize_memory_usage``
-        """
-        self._check_demonstrations(self.optimize_memory_usage)
-        require_demonstrations_in(other, self.observation_space, self.action_space)
-        with self.lock:
-            if not isinstance(other, PrioritizedReplayBuffer):
-                recordings = [conversion.recording_of(other)]
-            elif other is self:
-                recordings = [(self.ring, self.storage)]
-            else:
-                recordings = other.recordings()
-            n_steps = sum(ring.n_complete for ring, _ in recordings)
-            if n_steps == 0:
-                raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
-            require_actions_in(recordings, other.action_space, self.action_space)
-            self._add_demonstrations(columns_of(recordings, other.action_space, self.action_space), n_steps)
-
-    def _add_demonstrations(self, columns: Any, n_steps: int) -> None:
-        self.demonstrations.add(columns, n_steps)
-        self.mixture.are_unused = True
-        self.choose_source()
-
     # ---- draw
 
     def sample(  # type: ignore[override]
@@ -580,16 +482,6 @@ class PrioritizedReplayBuffer(SB3Attributes):
             obs = self._normalize_obs(self.source.draw_observations(batch_size), env)
             return tree_map(self._tensor_maker(), obs)
 
-    @contextmanager
-    def only_demonstrations(self) -> Iterator[None]:
-        """Draw whole batches of demonstrations within a ``with`` block."""
-        self.source = self.mixture
-        try:
-            with self.mixture.only_demonstrations():
-                yield
-        finally:
-            self.choose_source()
-
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         """
         Read given rows, as SB3's method does, for code that calls it. The environment of each row is drawn, and all weights
@@ -693,7 +585,7 @@ class PrioritizedReplayBuffer(SB3Attributes):
     @property
     def masses(self) -> np.ndarray:
         """
-        Unnormalised sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
+        Unnormalized sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
         A copy, float64 of shape (buffer_size, n_envs).
         """
         with self.lock:
@@ -786,13 +678,6 @@ class PrioritizedReplayBuffer(SB3Attributes):
             self.use_parts(other.experience, other.demonstrations, other.mixture.share)
             if self.draw_record is not None:
                 self.draw_record = self.draw_record.emptied(self.ring.capacity)
-
-    def recordings(self) -> list[Recording]:
-        """List the ring and the storage of experience, and of demonstrations if there are any."""
-        recordings = [(self.ring, self.storage)]
-        if len(self.demonstrations):
-            recordings.append((self.demonstrations.ring, self.demonstrations.storage))
-        return recordings
 
     def sets(self) -> list[tuple[str, TransitionSet]]:
         """List the sets of transitions that the buffer owns, each with the prefix of its names in files."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per.buffers import conversion, hooks, inputs
@@ -109,7 +110,9 @@ class SB3Attributes(ReplayBuffer):
         with self.lock:
             checked = self.storage.checked(name, value)
             if name == "rewards":
-                inputs.require_finite_rewards(checked[: self.size()])
+                ring = self.experience.ring
+                is_held = ring.ids_at(np.arange(ring.capacity).reshape(ring.n_rows, ring.n_envs)) >= 0
+                inputs.require_finite_rewards(np.where(is_held, checked, 0.0))
             self.storage.assign(name, checked)
 
     # ---- position

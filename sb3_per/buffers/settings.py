@@ -20,7 +20,6 @@ from sb3_per.sampling.schemes import (
 )
 from sb3_per.storage.mapped import absolute
 from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, check_argument, integer, number, words
-from sb3_per.utils.origin import is_of_user
 
 
 class IgnoredSettingWarning(UserWarning):
@@ -130,10 +129,9 @@ class PrioritySettings:
                 f"age_decay={self.age_decay} with scheme={scheme} is not supported: the masses of ranks are not in proportion "
                 "to a priority"
             )
-        if is_of_user(type(scheme)) and type(scheme).make_tree is not PriorityScheme.make_tree:
+        if scheme.has_tree_of_user:
             raise NotImplementedError(
-                f"age_decay={self.age_decay} with {type(scheme).__name__}.make_tree() is not supported: age needs a tree of "
-                "its own"
+                f"age_decay={self.age_decay} with make_tree() of {scheme} is not supported: age needs a tree of its own"
             )
         if self.recency != 1.0:
             raise NotImplementedError(

@@ -93,6 +93,7 @@ class TransitionSet:
         :param masses: of the transitions, shape (n_envs,); ``None``: that of a new transition
         """
         ring = self.ring
+        # Masses of their own cannot wait in a counter, and environments at different steps have no common row.
         if masses is not None or not ring.all_at_same_step:
             self.write(ring.all_envs, steps.with_time_axis(), masses)
             return
@@ -220,12 +221,12 @@ class TransitionSet:
             storage.rewards.ravel(),
             storage.dones.ravel(),
             storage.timeouts.ravel(),
-            ring.max_next_step * ring.n_envs,
+            ring.next_id,
             ids,
             rewards,
             dones,
         )
-        if not ring.all_at_same_step:  # the kernel counts ids as if they were
+        if not ring.all_at_same_step:  # the kernel, which takes ids on its way, counts them as if they were
             ids = ring.ids_at(windows[:, 0])
         return ids, rewards, dones
 
@@ -297,7 +298,8 @@ class TransitionSet:
 
     def state(self) -> dict[str, Any]:
         """
-        Return all that is not in the storage. The keys are those of saved files, where the candidates are ``"eligible"``.
+        Return all that is not in the storage. The keys are those of saved files, where the candidates are ``"eligible"``, next
+        steps ``"added"``, and the first step ``"begin"``.
 
         :return: numbers and arrays, in dictionaries. Arrays by slot end at the last slot that holds anything
         """

@@ -79,7 +79,7 @@ def _write_aged(
     :param sums: tree of the masses times factors
     :param factor_sums: tree of the factors of the slots that can be drawn
     :param has_new_factors: whether slots have other factors than before; otherwise factors change only where a slot becomes
-        drawable, or no longer is
+        a candidate, or no longer is
     """
     aged = masses.copy()
     for i in range(slots.size):

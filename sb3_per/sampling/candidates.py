@@ -58,7 +58,7 @@ class Candidates(ABC):
         """
         return None
 
-    def only_drawable(self, slots: np.ndarray, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def only_candidates(self, slots: np.ndarray, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
         Leave out the slots that cannot be drawn.
 
@@ -207,7 +207,7 @@ class Marked(Candidates):
         """Number all of them, because these buffers refuse to emphasize the newest."""
         return np.flatnonzero(self._marks)[numbers]
 
-    def only_drawable(self, slots: np.ndarray, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See :meth:`Candidates.only_drawable`."""
+    def only_candidates(self, slots: np.ndarray, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See :meth:`Candidates.only_candidates`."""
         can_be_drawn = self.are_marked(slots)
         return slots[can_be_drawn], abs_td_errors[can_be_drawn]

@@ -14,14 +14,13 @@ from sb3_per.sampling.parts import draw_from, draw_without_repeats, newest_part
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.sum_tree import spread
 from sb3_per.utils.checks import ABOVE_0, check_argument
-from sb3_per.utils.origin import is_of_user
 
 
 class Sampler:
     """
     Draws slots in proportion to their mass p^alpha (Schaul et al. 2016, equation 1).
 
-    A slot gets its mass when it becomes drawable, from whoever writes, in one of two ways:
+    A slot gets its mass when it becomes a candidate, from whoever writes, in one of two ways:
 
     - :meth:`count_new_row`, before the ring counts a new row of all environments. The row enters the tree before the next
       draw or update: one write of many slots is cheaper than many writes of one
@@ -65,7 +64,7 @@ class Sampler:
         self.tree = make_tree(scheme, candidates, age_decay)
         # Changes nothing, but loads the kernel before the first step.
         self.tree.write(np.zeros(1, np.int64), np.zeros(1))
-        self._has_scheme_of_user = is_of_user(type(scheme))
+        self._has_scheme_of_user = scheme.is_of_user
         # Whether each slot is drawn from the whole tree, whatever else is in the batch.
         self._draws_from_whole_tree = recency == 1.0 and not unique
         has_age = isinstance(self.tree, (AgedTree, AgeDraw))
@@ -102,7 +101,7 @@ class Sampler:
 
     def mark_outdated(self) -> None:
         """Let the next call compare the tree with the candidates, because these are about to change."""
-        self.sync()
+        self.sync()  # the rows that wait are the newest ones of the ring as it stands now
         self._is_current = False
 
     def insert(self, slots: np.ndarray, masses: np.ndarray | None = None) -> None:
@@ -235,7 +234,7 @@ class Sampler:
         :raises ValueError: for a priority that is NaN or infinite; nothing has changed then
         """
         self.sync()  # before `max_priority` changes
-        slots, abs_td_errors = self.candidates.only_drawable(slots, abs_td_errors)
+        slots, abs_td_errors = self.candidates.only_candidates(slots, abs_td_errors)
         if len(slots) == 0:
             return 0
         priorities, masses = self.priorities_and_masses(abs_td_errors)

@@ -19,6 +19,7 @@ from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.sum_tree import SumTree
 from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, check_argument, words
 from sb3_per.utils.compiled import kernel
+from sb3_per.utils.origin import is_of_user
 
 # Largest mass, so that the sum over a buffer never overflows.
 LARGEST_MASS = 1e290
@@ -141,6 +142,16 @@ class PriorityScheme:
         )
 
     @property
+    def is_of_user(self) -> bool:
+        """Whether a user has written it, so that what it gives must be checked."""
+        return is_of_user(type(self))
+
+    @property
+    def has_tree_of_user(self) -> bool:
+        """Whether a user has written its tree."""
+        return self.is_of_user and type(self).make_tree is not PriorityScheme.make_tree
+
+    @property
     def unused_settings(self) -> list[str]:
         """Names of the buffer's settings that have no effect with this scheme."""
         taken = inspect.signature(type(self)).parameters
@@ -187,7 +198,7 @@ class PriorityScheme:
 
     def mass(self, priority: np.ndarray | float) -> np.ndarray:
         """
-        Compute the mass p^alpha, the unnormalised probability of being drawn.
+        Compute the mass p^alpha, the unnormalized probability of being drawn.
 
         :param priority: priority p, of any shape
         :return: float64 masses in the same shape, above 0 and at most ``largest_mass``; the tree takes them
@@ -229,7 +240,7 @@ class PriorityScheme:
         :param losses: the algorithm's own unreduced loss, shape (batch_size, n_critics)
         :param td_errors: signed TD errors, target minus estimate, with gradient, shape (batch_size, n_critics)
         :param weights: importance-sampling weights, shape (batch_size, 1)
-        :return: scalar to minimise
+        :return: scalar to minimize
         """
         if losses.shape[1] > 1:
             losses = losses.sum(dim=1, keepdim=True)
@@ -243,7 +254,7 @@ class PriorityScheme:
         :param losses: the algorithm's own unreduced loss, shape (batch_size, n_critics)
         :param td_errors: signed TD errors, target minus estimate, with gradient, shape (batch_size, n_critics)
         :param weights: importance-sampling weights, shape (batch_size, 1)
-        :return: scalar to minimise
+        :return: scalar to minimize
         """
         return (weights * losses.sum(axis=1, keepdims=True)).mean()
 
@@ -363,6 +374,16 @@ class Uniform(PriorityScheme):
         super().__init__(alpha=0.0, td_error_reduction=td_error_reduction)
 
     @property
+    def is_of_user(self) -> bool:
+        """Whether a user has written it, so that what it gives must be checked."""
+        return is_of_user(type(self))
+
+    @property
+    def has_tree_of_user(self) -> bool:
+        """Whether a user has written its tree."""
+        return self.is_of_user and type(self).make_tree is not PriorityScheme.make_tree
+
+    @property
     def unused_settings(self) -> list[str]:
         """See :attr:`PriorityScheme.unused_settings`. The reduction changes ``max_priority`` alone, which is only logged."""
         return [*super().unused_settings, "td_error_reduction"]
@@ -439,6 +460,16 @@ class Shuffled(PriorityScheme):
     def settings(self) -> dict[str, Any]:
         """See :attr:`PriorityScheme.settings`."""
         return {"scheme": self.scheme}
+
+    @property
+    def is_of_user(self) -> bool:
+        """See :attr:`PriorityScheme.is_of_user`."""
+        return self.scheme.is_of_user
+
+    @property
+    def has_tree_of_user(self) -> bool:
+        """See :attr:`PriorityScheme.has_tree_of_user`."""
+        return self.scheme.has_tree_of_user
 
     def equals(self, other: PriorityScheme) -> bool:
         """See :meth:`PriorityScheme.equals`."""

@@ -57,7 +57,8 @@ class NStepReturns:
         :return: discounted sums, and gamma^length, the discount of the value after them; float32 of shape (batch_size, 1).
         """
         steps = np.arange(self.n_steps)
-        discounted = rewards * self.gamma ** steps.astype(np.float32) * (steps < lengths[:, None])
+        counted = np.where(steps < lengths[:, None], rewards, np.float32(0.0))  # the others may hold anything
+        discounted = counted * self.gamma ** steps.astype(np.float32)
         discounts = self.gamma ** lengths.astype(np.float32)
         return discounted.sum(axis=1, keepdims=True), discounts.reshape(-1, 1)
 

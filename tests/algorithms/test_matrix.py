@@ -17,12 +17,20 @@ from sb3_per.sampling.schemes import SCHEMES, make_scheme
 from tests.helpers.models import STOCK
 
 ALGORITHMS = tuple(STOCK)
-# A diagonal: every algorithm and every scheme. Schemes with their own loss need scalar TD errors.
-COMBINATIONS = [
-    (cls, scheme)
-    for cls, scheme in zip(ALGORITHMS, itertools.cycle(SCHEMES), strict=False)
-    if cls.has_scalar_td_loss or not make_scheme(scheme).replaces_loss
-]
+
+
+def diagonal() -> list[tuple[Any, str]]:
+    """Pair every algorithm and every scheme at least once. Schemes with their own loss need scalar TD errors."""
+    schemes, pairs = itertools.cycle(SCHEMES), []
+    for cls in ALGORITHMS:
+        allowed = (name for name in schemes if cls.has_scalar_td_loss or not make_scheme(name).replaces_loss)
+        pairs.append((cls, next(allowed)))
+    missing = set(SCHEMES) - {name for _, name in pairs}
+    scalar = [cls for cls in ALGORITHMS if cls.has_scalar_td_loss]
+    return pairs + list(zip(itertools.cycle(scalar), sorted(missing), strict=False))
+
+
+COMBINATIONS = diagonal()
 POLICIES = {"box": "MlpPolicy", "dict": "MultiInputPolicy", "image": "CnnPolicy"}
 
 

@@ -392,3 +392,18 @@ def test_sb3s_own_class_gets_plain_dictionaries():
     stock = buffer.to_replay_buffer()
     del buffer
     assert type(stock.observations) is type(stock.next_observations) is dict
+
+
+def test_only_rewards_of_transitions_must_be_finite():
+    """Also where one environment is ahead of the other; rewards of empty rows may be anything, and are in no return."""
+    buffer = make_buffer(10, 2, n_steps=3)
+    step = np.zeros((5, 1, 3), np.float32)
+    numbers = np.zeros((5, 1))
+    buffer.add_steps(np.array([1]), step, step, np.zeros((5, 1, 2)), numbers, numbers, numbers)
+    rewards = np.full((10, 2), np.nan, np.float32)
+    with pytest.raises(ValueError, match="must be a finite number, not nan"):
+        buffer.rewards = rewards
+    rewards[:5, 1] = 1.0
+    buffer.rewards = rewards
+    returns = buffer.sample(64).rewards
+    assert returns.isfinite().all() and returns.max() > 1.0

@@ -10,7 +10,6 @@ import torch as th
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
 from sb3_per import (
     PERSAC,
@@ -92,7 +91,8 @@ def test_probabilities_and_weights_follow_the_mixture(kwargs, stratified):
     if stratified:  # the counts vary far less than those of independent draws
         np.testing.assert_allclose(list(counts.values()), expected, atol=5 * np.sqrt(expected.max()))
     else:
-        assert chisquare(list(counts.values()), expected).pvalue > 1e-4
+        # 18 degrees of freedom: the probability of more is 2e-6.
+        assert ((np.array(list(counts.values())) - expected) ** 2 / expected).sum() < 60.0
 
     batch = buffer.sample(64)
     weights = np.array([(19 * probability[i]) ** -buffer.beta for i in batch.indices.tolist()])

@@ -3,11 +3,14 @@
 from typing import Any
 
 import numpy as np
+import pytest
 import torch as th
 
 from sb3_per.compare.controls import control_of
 from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Shuffled, Uniform
+from sb3_per.sampling.sum_tree import SumTree
+from tests.helpers.buffers import fill, make_buffer
 
 SCHEMES = [Proportional(alpha=0.7), RankBased(), LAP(kappa=0.3), PAL(alpha=0.2), Uniform()]
 
@@ -43,3 +46,23 @@ def test_the_control_of_a_setting_keeps_its_other_settings():
         scheme = control.pop("scheme")
         assert control == {"recency": 0.5}
         assert isinstance(scheme, Shuffled) and (scheme.scheme.kappa, scheme.scheme.alpha) == (0.3, 0.4)
+
+
+def test_a_shuffled_scheme_of_a_user_is_checked_like_the_scheme():
+    class Empty(Proportional):
+        def mass(self, priority: Any) -> Any:
+            return 0.0 * priority
+
+    class OwnTree(Proportional):
+        def make_tree(self, capacity: int) -> SumTree:
+            return SumTree(capacity)
+
+    for scheme in (Empty(), Shuffled(Empty())):
+        buffer = make_buffer(4, scheme=scheme)
+        buffer.scheme.new_mass = lambda _: 1.0
+        fill([buffer], 4)
+        with pytest.raises(ValueError, match=r"gave 0\.0: it must be above 0"):
+            buffer.update_priorities(buffer.sample(4).indices, np.ones(4))
+    for scheme in (OwnTree(), Shuffled(OwnTree())):
+        with pytest.raises(NotImplementedError, match=r"age_decay=1.0 with make_tree\(\) of"):
+            make_buffer(4, scheme=scheme, age_decay=1.0)
