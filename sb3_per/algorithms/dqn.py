@@ -40,9 +40,12 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
     has_actor = False
 
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
-        check_argument("double_q", double_q, FLAG)
         self.double_q = double_q
         super().__init__(*args, **kwargs)
+
+    def _setup_model(self) -> None:
+        check_argument("double_q", self.double_q, FLAG)  # here, because `load` can also set it
+        super()._setup_model()
 
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.policy.optimizer]

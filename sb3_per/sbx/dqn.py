@@ -45,11 +45,15 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
     """
 
     has_actor = False
+    actor_states = ()
 
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
-        check_argument("double_q", double_q, FLAG)
         self.double_q = double_q
         super().__init__(*args, **kwargs)
+
+    def _setup_model(self) -> None:
+        check_argument("double_q", self.double_q, FLAG)  # here, because `load` can also set it
+        super()._setup_model()
 
     def _networks(self) -> tuple[Any]:
         return (self.policy.qf_state,)

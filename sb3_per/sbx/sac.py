@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from sbx import SAC
 
 from sb3_per.sbx.base import Metrics, PrioritizedJaxMixin, Step, Updated
@@ -44,15 +43,6 @@ class PERSAC(PrioritizedJaxMixin, SAC):
 
     def _hyperparameters(self) -> dict[str, Any]:
         return {"tau": self.tau, "target_entropy": self.target_entropy}
-
-    def _follow_schedules(self) -> None:
-        # Of the type that an update returns: the compiler tells it from a float.
-        actor_rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
-        critic_rate: Any = actor_rate
-        if self.initial_qf_learning_rate:
-            critic_rate = np.float32(self.initial_qf_learning_rate)
-        self._update_learning_rate(self.policy.actor_state.opt_state, actor_rate, "learning_rate_actor")
-        self._update_learning_rate(self.policy.qf_state.opt_state, critic_rate, "learning_rate_critic")
 
     @classmethod
     def _update(cls, step: Step) -> Updated:

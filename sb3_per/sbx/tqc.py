@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from sbx import TQC
 
 from sb3_per.sbx.base import Metrics, Options, PrioritizedJaxMixin, Step, Updated
@@ -50,6 +49,7 @@ class PERTQC(PrioritizedJaxMixin, TQC):
     """
 
     has_scalar_td_loss = False
+    critic_states = ("qf1_state", "qf2_state")
 
     def _networks(self) -> Networks:
         return Networks(self.policy.qf1_state, self.policy.qf2_state, self.policy.actor_state, self.ent_coef_state)
@@ -65,17 +65,6 @@ class PERTQC(PrioritizedJaxMixin, TQC):
 
     def _options(self) -> TQCOptions:
         return TQCOptions(self.replay_buffer.scheme, self.policy_delay, self.policy.n_target_quantiles)
-
-    def _follow_schedules(self) -> None:
-        # Of the type that an update returns: the compiler tells it from a float.
-        actor_rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
-        critic_rate: Any = actor_rate
-        if self.initial_qf_learning_rate:
-            critic_rate = np.float32(self.initial_qf_learning_rate)
-        self._update_learning_rate(self.policy.actor_state.opt_state, actor_rate, "learning_rate_actor")
-        self._update_learning_rate(
-            [self.policy.qf1_state.opt_state, self.policy.qf2_state.opt_state], critic_rate, "learning_rate_critic"
-        )
 
     @classmethod
     def _update(cls, step: Step) -> Updated:
