@@ -18,12 +18,13 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms import buffer_choice, checkpoints, pretraining
-from sb3_per.algorithms.arguments import check_arguments, check_order, own_train, show_arguments
+from sb3_per.algorithms.arguments import check_agreement, check_arguments, check_order, own_train, show_arguments
 from sb3_per.algorithms.checkpoints import PathOrFile
 from sb3_per.algorithms.collecting import collecting_env_in
 from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
 from sb3_per.algorithms.normalization import require_normalized_last
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
 
 
@@ -74,6 +75,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         def __new__(cls, *args, **kwargs):  # noqa: D102
             check_order(cls, PrioritizedAlgorithm)
             check_arguments(cls, kwargs)
+            check_agreement(cls, kwargs)
             return super().__new__(cls)
 
     def _setup_model(self) -> None:
@@ -384,7 +386,13 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :param force_reset: reset the environment before training
         :param kwargs: attributes to change
         :return: the model
+        :raises TypeError: for a setting of the buffer that is given as an attribute
+        :raises ValueError: for an ``n_steps`` or ``gamma`` that contradicts the one in ``replay_buffer_kwargs``, or the zip of
+            another algorithm
         """
+        # Other names may be attributes of a user's class.
+        check_arguments(cls, {name: value for name, value in kwargs.items() if name in PrioritySettings.names()})
+        check_agreement(cls, kwargs)
         if "replay_buffer_class" in kwargs and kwargs["replay_buffer_class"] is None:
             del kwargs["replay_buffer_class"]  # the class of the zip, so that HER stays HER
         saved = checkpoints.read_saved(path, custom_objects)

@@ -7,6 +7,7 @@ from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.algorithms.arguments import contradiction
 from sb3_per.algorithms.collecting import collecting_env_in
 from sb3_per.buffers import (
     PRIORITIZED_CLASSES,
@@ -64,13 +65,10 @@ def _move_to_algorithm(model: "PrioritizedAlgorithm", settings: dict[str, Any], 
     value = settings.pop(name)
     check_argument(name, value, allowed)
     given = getattr(model, name)
-    if given == getattr(PrioritySettings, name):  # the default
+    if given == getattr(PrioritySettings, name):  # the default, as `check_agreement` has refused other given values
         setattr(model, name, value)
     elif given != value:
-        raise ValueError(
-            f"{name}={given} contradicts replay_buffer_kwargs={model.replay_buffer_kwargs}: give {name} to "
-            f"{type(model).__name__} alone"
-        )
+        raise ValueError(contradiction(type(model), name, given, model.replay_buffer_kwargs))
 
 
 def _prioritized_class(model: "PrioritizedAlgorithm") -> type[PrioritizedReplayBuffer]:

@@ -11,7 +11,7 @@ import torch as th
 
 from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.algorithms.metrics import MeanMetrics
-from sb3_per.algorithms.updates import use_fast_steps
+from sb3_per.algorithms.updates import foreach_steps
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -72,16 +72,14 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
         self.policy.set_training_mode(True)
         optimizers = self._optimizers()
         self._update_learning_rate(optimizers)
-        # In each call, as for the learning rate: `load`, `set_parameters` or a user may have replaced optimizers and settings.
-        use_fast_steps(optimizers)
-
         metrics = MeanMetrics()
-        for gradient_step in range(gradient_steps):
-            self._n_updates += 1
-            batch = self._draw(batch_size, gradient_step, gradient_steps)
-            td_errors, step_metrics = self._update(batch, gradient_step)
-            self._update_priorities(batch, td_errors, metrics)
-            metrics.add(step_metrics, batch.weights)
+        with foreach_steps(optimizers):
+            for gradient_step in range(gradient_steps):
+                self._n_updates += 1
+                batch = self._draw(batch_size, gradient_step, gradient_steps)
+                td_errors, step_metrics = self._update(batch, gradient_step)
+                self._update_priorities(batch, td_errors, metrics)
+                metrics.add(step_metrics, batch.weights)
         self._log(metrics)
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:

@@ -123,8 +123,12 @@ def test_optimizers_step_all_parameters_together():
     for foreach, expected in ((None, True), (False, False)):
         policy_kwargs = dict(SMALL, optimizer_kwargs=dict(foreach=foreach))
         model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1", policy_kwargs=policy_kwargs)
-        model.train(gradient_steps=1, batch_size=8)
-        assert model.critic.optimizer.param_groups[0]["foreach"] is expected
+        (group,) = model.critic.optimizer.param_groups
+        seen = []
+        model.critic.optimizer.register_step_pre_hook(lambda *_, group=group, seen=seen: seen.append(group["foreach"]))
+        model.train(gradient_steps=2, batch_size=8)
+        assert seen == [expected] * 2
+        assert group["foreach"] is foreach  # a zip holds what the stock algorithm has
 
     policy_kwargs = dict(SMALL, optimizer_class=RMSpropTFLike)
     model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", policy_kwargs=policy_kwargs)

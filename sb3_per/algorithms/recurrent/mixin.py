@@ -11,6 +11,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.noise import ActionNoise
 
+from sb3_per.algorithms.arguments import contradiction
 from sb3_per.algorithms.recurrent.networks import Memory, WindowSteps, transitions_in, zero_at_starts, zero_states
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
@@ -140,10 +141,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         for name in ("sequence_length", "burn_in"):
             given = getattr(self, name)
             if settings.setdefault(name, given) != given:
-                raise ValueError(
-                    f"{name}={given} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}: give {name} to "
-                    f"{type(self).__name__} alone"
-                )
+                raise ValueError(contradiction(type(self), name, given, self.replay_buffer_kwargs))
         settings["state_shapes"] = self.policy_class.state_shapes_of(**self.policy_kwargs)  # the policy is made later
         return settings
 

@@ -63,7 +63,9 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
 
     def _setup_model(self) -> None:
         # Here, because `load` can also set it.
-        check_argument("lstm_learning_rate", self.lstm_learning_rate, AT_LEAST_0, Allowed("a schedule", callable), or_none=True)
+        check_argument(
+            "lstm_learning_rate", self.lstm_learning_rate, AT_LEAST_0, Allowed("a schedule", callable), or_none=True
+        )
         super()._setup_model()
 
     def _update_learning_rate(self, optimizers: list[th.optim.Optimizer] | th.optim.Optimizer) -> None:
