@@ -66,6 +66,7 @@ def check_order(cls: type, mixin: type) -> None:
     :raises TypeError: if the stock algorithm stands left, so that its own ``train`` would run
     """
     bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))  # ours first
+    # The next `train` after ours in the order of the bases. SB3's abstract one means that no algorithm follows.
     has_stock_right_of_it = super(mixin, cls).train is not OffPolicyAlgorithm.train  # type: ignore[arg-type]
     if not has_stock_right_of_it and bases != list(cls.__bases__):
         raise TypeError(
@@ -121,7 +122,7 @@ def contradiction(cls: type, name: str, given: Any, settings: dict[str, Any]) ->
     return f"{name}={given} contradicts replay_buffer_kwargs={settings}: give {name} to {cls.__name__} alone"
 
 
-def own_train(cls: type) -> str | None:
+def name_of_users_train(cls: type) -> str | None:
     """
     Name a ``train`` that a user wrote, which may forget the priorities.
 

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms import buffer_choice, checkpoints, pretraining
-from sb3_per.algorithms.arguments import check_agreement, check_arguments, check_order, own_train, show_arguments
+from sb3_per.algorithms.arguments import check_agreement, check_arguments, check_order, name_of_users_train, show_arguments
 from sb3_per.algorithms.checkpoints import PathOrFile
 from sb3_per.algorithms.collecting import collecting_env_in
 from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
@@ -70,8 +70,9 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     # Type checkers must look past this class, at the constructor of the stock algorithm.
     if not TYPE_CHECKING:
-        # The stock constructor would refuse an unknown name first, without a hint. An `__init__` here would stand between a
-        # user's class and the stock algorithm, and hide its arguments.
+        # Why `__new__`, and not `__init__`:
+        # - It comes first. The stock constructor would refuse an unknown name without a hint.
+        # - An `__init__` here would stand between a user's class and the stock algorithm, and hide its arguments.
         def __new__(cls, *args, **kwargs):  # noqa: D102
             check_order(cls, PrioritizedAlgorithm)
             check_arguments(cls, kwargs)
@@ -79,25 +80,13 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             return super().__new__(cls)
 
     def _setup_model(self) -> None:
-        buffer_choice.choose(self)
-        given_buffer = vars(self)["replay_buffer"]
-        if given_buffer is not None:
-            # SB3's `load` sets attributes past the property, which makes a buffer of SB3 prioritized.
-            self.replay_buffer = given_buffer
-        # The stock algorithm makes the buffer from this attribute, which holds all settings meanwhile. The model keeps, and
-        # saves, only the user's.
-        settings = self.replay_buffer_kwargs
-        self.replay_buffer_kwargs = self._buffer_settings()
-        try:
-            with warnings.catch_warnings():
-                # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
-                warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
-                super()._setup_model()
-        finally:
-            self.replay_buffer_kwargs = settings
-        if settings.get("storage_folder") is not None:
-            # The absolute path. In a new dictionary, since the caller's must not change.
-            self.replay_buffer_kwargs = settings | {"storage_folder": self.replay_buffer.settings.storage_folder}
+        buffer_choice.settle_arguments(self)
+        buffer_choice.adopt_given_buffer(self)
+        with buffer_choice.all_settings(self), warnings.catch_warnings():
+            # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
+            warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
+            super()._setup_model()
+        buffer_choice.keep_absolute_folder(self)
         collecting_env = collecting_env_in(self.env)
         if collecting_env is not None:
             collecting_env.check_supported(self)
@@ -127,8 +116,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     def replay_buffer(self, buffer: ReplayBuffer | None) -> None:
         taken = None
         if buffer is not None:
-            taken = buffer_choice.prioritized(self, buffer)
-            taken.reminder.learner = own_train(type(self))
+            taken = buffer_choice.take_buffer(self, buffer)
+            taken.reminder.learner = name_of_users_train(type(self))
             if isinstance(taken, HerReplayBuffer) and not buffer_choice.has_hindsight(self):
                 self.replay_buffer_class = type(taken)  # a zip makes the same kind again
         vars(self)["replay_buffer"] = taken

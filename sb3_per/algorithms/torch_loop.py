@@ -19,13 +19,8 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
     """
     Prioritized experience replay for an off-policy algorithm of SB3 or sb3-contrib.
 
-    The constructor is the stock algorithm's. ``replay_buffer_class=None`` picks the prioritized buffer that fits the
-    observation space, and a buffer class of SB3 is replaced by its prioritized counterpart. ``replay_buffer_kwargs``
-    configures the buffer, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`; ``n_steps`` and ``gamma`` reach it too.
-
-    :raises TypeError: for an unknown keyword, or if the stock algorithm stands left of this class
-    :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` or ``gamma`` that
-        contradicts the one in ``replay_buffer_kwargs``
+    Write it left of the stock algorithm. Constructor, buffer and errors are those of
+    :class:`~sb3_per.algorithms.base.PrioritizedAlgorithm`.
     """
 
     # ---- methods that an algorithm implements

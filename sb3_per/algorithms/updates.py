@@ -23,7 +23,7 @@ def td_target(batch: PrioritizedReplayBufferSamples, gamma: float, next_values: 
     return batch.rewards + (1 - batch.dones) * discounts * next_values
 
 
-def minimise(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: float | None = None) -> None:
+def minimize(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: float | None = None) -> None:
     """
     Take one step of an optimizer, with the gradient for its own trainable parameters alone.
 
@@ -106,5 +106,5 @@ def quantile_huber_losses(quantiles: th.Tensor, target_quantiles: th.Tensor) -> 
     huber = F.huber_loss(differences, th.zeros_like(differences), reduction="none")
     n_quantiles = quantiles.shape[-1]
     midpoints = (th.arange(n_quantiles, device=quantiles.device) + 0.5) / n_quantiles
-    is_above = (differences.detach() < 0).float()
-    return (midpoints.unsqueeze(-1) - is_above).abs() * huber
+    is_overestimate = (differences.detach() < 0).float()
+    return (midpoints.unsqueeze(-1) - is_overestimate).abs() * huber

@@ -52,7 +52,7 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
 
     def _setup_model(self) -> None:
-        check_argument("double_q", self.double_q, FLAG)  # here, because `load` can also set it
+        check_argument("double_q", self.double_q, FLAG)  # `load` may have set it, too
         super()._setup_model()
 
     def _networks(self) -> tuple[Any]:

@@ -47,7 +47,7 @@ def prepare(command: str, folder) -> None:
 
 
 def test_all_commands_are_in_the_list():
-    assert set(COMMANDS) == {*cli.COMMANDS, *cli.OURS}
+    assert set(COMMANDS) == set(cli.COMMANDS)
 
 
 # Other quick tests run them: tests/compare/test_command.py, and test_doctor_on_a_healthy_installation.

@@ -334,7 +334,7 @@ def test_a_large_call_goes_to_the_device_in_parts(monkeypatch):
 
 @pytest.mark.parametrize("name", names("td3"))
 def test_learning_rates_follow_their_schedule(name, tmp_path):
-    """Networks move while the rate is above 0, then stop; as they do after a reset of the parameters, and in a loaded model."""
+    """Networks move while the rate is above 0, and then stop; also after a reset of the parameters, and in a loaded model."""
 
     def schedule(progress: float) -> float:
         return 1e-2 if progress > 0.5 else 0.0

@@ -62,10 +62,8 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
         super().__init__(**with_defaults(SAC, args, kwargs, self.changed_defaults))
 
     def _setup_model(self) -> None:
-        # Here, because `load` can also set it.
-        check_argument(
-            "lstm_learning_rate", self.lstm_learning_rate, AT_LEAST_0, Allowed("a schedule", callable), or_none=True
-        )
+        rate = self.lstm_learning_rate  # `load` may have set it, too
+        check_argument("lstm_learning_rate", rate, AT_LEAST_0, Allowed("a schedule", callable), or_none=True)
         super()._setup_model()
 
     def _update_learning_rate(self, optimizers: list[th.optim.Optimizer] | th.optim.Optimizer) -> None:
