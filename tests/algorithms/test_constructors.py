@@ -30,15 +30,11 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from tests.helpers.models import STOCK
+from tests.helpers.models import ADDED_ARGUMENTS, STOCK, env_of
 from tests.helpers.project import ROOT
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=20, batch_size=8, device="cpu")
 ALL = (*STOCK, PERRecurrentDQN, PERRecurrentSAC)
-
-
-def env_of(cls: Any) -> str:
-    return "CartPole-v1" if issubclass(cls, (DQN, QRDQN)) else "Pendulum-v1"
 
 
 # ---- signatures
@@ -49,7 +45,7 @@ def test_the_signature_is_that_of_the_stock_class():
         shown = list(inspect.signature(cls).parameters.values())
         stock = list(inspect.signature(STOCK[cls]).parameters.values())
         assert shown[: len(stock)] == stock
-        assert {p.name: p.default for p in shown[len(stock) :]} == ({"double_q": False} if cls is PERDQN else {})
+        assert {p.name: p.default for p in shown[len(stock) :]} == ADDED_ARGUMENTS.get(cls, {})
 
 
 def test_the_constructor_and_subclasses_of_users_show_the_same_arguments():

@@ -61,7 +61,7 @@ def test_the_first_form_runs_to_its_end(command, folder, capfd):
     run(command)
     streams = capfd.readouterr()
     assert "Traceback" not in streams.out + streams.err
-    if command in cli.COMMANDS:
+    if command in cli.zoo.COMMANDS:
         assert ": sb3-per " in streams.out.splitlines()[-1]
 
 
