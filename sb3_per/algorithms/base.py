@@ -1,4 +1,20 @@
-"""What all prioritized algorithms share, with networks in PyTorch or in JAX: the buffer, learning, files and logs."""
+"""
+What all prioritized algorithms share, with networks in PyTorch or in JAX: the buffer, learning, files and logs.
+
+Methods of SB3 that are overridden here or in a subclass, in the order in which SB3 calls them:
+
+- the constructor, or ``load``: ``_setup_model``, which assigns ``replay_buffer``, a property here
+- ``learn``: first ``_setup_learn``, and then, again and again:
+
+  1. ``collect_rollouts``. With actors, they collect. Otherwise for each step of all environments:
+
+     - ``_sample_action`` and ``_store_transition``: recurrent agents only
+     - ``_update_current_progress_remaining``: beta follows the progress
+
+  2. ``train``: the loop of PyTorch or JAX. It calls ``_update_learning_rate``
+
+- ``save``, which calls ``_excluded_save_params``; ``save_replay_buffer`` and ``load_replay_buffer``
+"""
 
 import functools
 import pathlib

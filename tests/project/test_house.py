@@ -53,9 +53,7 @@ def test_the_docstring_of_a_folder_lists_its_files():
         folder, _, module = name.rpartition(".")
         if not module.startswith("__"):
             listed = ast.get_docstring(TREES[f"{folder}.__init__"])
-            assert listed is not None and f"``{path.name}``" in listed, (
-                f"{path} is not listed in the __init__.py of its folder"
-            )
+            assert listed is not None and f"``{path.name}``" in listed, f"the __init__.py of its folder does not list {path}"
 
 
 def test_folders_import_only_those_below_them():
