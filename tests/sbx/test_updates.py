@@ -439,3 +439,19 @@ def test_a_subclass_whose_critic_update_would_be_ignored_is_refused():
         cls = type("Own", (ALGORITHMS[name][0],), {function: staticmethod(lambda *args: args)})
         with pytest.raises(NotImplementedError, match=rf"Own.{function}\(\) is not .* no effect.*_update"):
             cls("MlpPolicy", env, policy_kwargs=dict(net_arch=[4, 4]), buffer_size=80)
+
+
+def test_a_subclass_may_change_the_target_alone():
+    """The targets are 3 everywhere, and so the TD errors are 3 minus the estimates."""
+    model = shared("td3")
+    batch = weighted(model.replay_buffer.sample(BATCH_SIZE))
+
+    class Own(ALGORITHMS["td3"][0]):
+        @classmethod
+        def _target(cls, step: Step, noise_key: Any, dropout_key: Any) -> Any:
+            return jnp.full((BATCH_SIZE, 1), 3.0)
+
+    jax_batch = model._jax_batch_of(batch, updates_actor=False)
+    step = Step(model._networks(), model.key, jax_batch, model._hyperparameters(), model._options())
+    td_errors = Own._update(step).td_errors
+    np.testing.assert_allclose(td_errors, 3.0 - estimates("td3", model, batch), rtol=1e-4, atol=1e-5)
