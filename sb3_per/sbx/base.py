@@ -160,23 +160,6 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         """
         raise NotImplementedError(f"{cls.__name__} must implement _update(), which updates the networks once")
 
-    def _follow_schedules(self) -> None:
-        """
-        Let the learning rates of actor and critics follow their schedules. SBX does so for SAC and TQC, whose optimizers hold
-        their rate in their state. Here all algorithms do; a constant rate of the others is compiled, as in SBX.
-        """
-        # Of the type that an update returns: the compiler tells it from a float.
-        rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
-        critic_rate: Any = np.float32(self.initial_qf_learning_rate) if self.initial_qf_learning_rate else rate
-        for names, new_rate, logged_name in (
-            (self.actor_states, rate, "learning_rate_actor"),
-            (self.critic_states, critic_rate, "learning_rate_critic"),
-        ):
-            optimizers = [getattr(self.policy, name).opt_state for name in names]
-            holding = [optimizer for optimizer in optimizers if holds_rate(optimizer)]
-            if holding:
-                self._update_learning_rate(holding, new_rate, logged_name)
-
     # ---- the loop
 
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
@@ -332,14 +315,24 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         empty = jax.tree.map(lambda row: jnp.zeros((n_rows, *row.shape), row.dtype), shapes)
         return jax.lax.fori_loop(0, n_steps, body, (networks, key, empty))
 
-    # ---- construction
+    # ---- learning rates
 
-    def _setup_model(self) -> None:
-        self.device = th.device("cpu")  # of the buffer, wherever the networks are
-        super()._setup_model()
-        self._check_overridden()
-        self._hold_rates()
-        self._set_networks(typed(self._networks()))
+    def _follow_schedules(self) -> None:
+        """
+        Let the learning rates of actor and critics follow their schedules. SBX does so for SAC and TQC, whose optimizers hold
+        their rate in their state. Here all algorithms do; a constant rate of the others is compiled, as in SBX.
+        """
+        # Of the type that an update returns: the compiler tells it from a float.
+        rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
+        critic_rate: Any = np.float32(self.initial_qf_learning_rate) if self.initial_qf_learning_rate else rate
+        for names, new_rate, logged_name in (
+            (self.actor_states, rate, "learning_rate_actor"),
+            (self.critic_states, critic_rate, "learning_rate_critic"),
+        ):
+            optimizers = [getattr(self.policy, name).opt_state for name in names]
+            holding = [optimizer for optimizer in optimizers if holds_rate(optimizer)]
+            if holding:
+                self._update_learning_rate(holding, new_rate, logged_name)
 
     def _hold_rates(self) -> None:
         """If the learning rate is a schedule, let all optimizers hold their rate in their state."""
@@ -353,6 +346,15 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
                 # Keep the moments of a loaded model.
                 opt_state = optimizer.init(state.params)._replace(inner_state=state.opt_state)
                 setattr(self.policy, name, state.replace(tx=optimizer, opt_state=opt_state))
+
+    # ---- construction
+
+    def _setup_model(self) -> None:
+        self.device = th.device("cpu")  # of the buffer, wherever the networks are
+        super()._setup_model()
+        self._check_overridden()
+        self._hold_rates()
+        self._set_networks(typed(self._networks()))
 
     def _reset_networks(self) -> None:
         """Reset parameters as SBX does, see ``param_resets``."""
