@@ -17,7 +17,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PrioritizedOffPolicyMixin, PrioritizedReplayBufferSamples
-from sb3_per.algorithms.updates import minimise, td_target
+from sb3_per.algorithms.updates import minimize, td_target
 
 if "OMP_NUM_THREADS" not in os.environ:
     th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
@@ -51,7 +51,7 @@ class PERMunchausenDQN(PrioritizedOffPolicyMixin, DQN):
     def _update(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         losses, td_errors = self._critic_losses(batch)
         loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimise(loss, self.policy.optimizer, self.max_grad_norm)
+        minimize(loss, self.policy.optimizer, self.max_grad_norm)
         return td_errors, {"loss": loss}
 
 

@@ -66,6 +66,7 @@ def check_order(cls: type, mixin: type) -> None:
     :raises TypeError: if the stock algorithm stands left, so that its own ``train`` would run
     """
     bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))  # ours first
+    # The next `train` after ours in the order of the bases. SB3's abstract one means that no algorithm follows.
     has_stock_right_of_it = super(mixin, cls).train is not OffPolicyAlgorithm.train  # type: ignore[arg-type]
     if not has_stock_right_of_it and bases != list(cls.__bases__):
         raise TypeError(
@@ -92,7 +93,36 @@ def check_arguments(cls: type, keywords: dict[str, Any]) -> None:
         raise TypeError(f"{cls.__name__} has no argument {'; '.join(hints)}")
 
 
-def own_train(cls: type) -> str | None:
+def check_agreement(cls: type, keywords: dict[str, Any]) -> None:
+    """
+    Check that ``n_steps`` and ``gamma``, which may also stand in ``replay_buffer_kwargs``, are the same in both places.
+
+    :param cls: class of an algorithm
+    :param keywords: keyword arguments of its constructor, or of ``load``
+    :raises ValueError: if they differ
+    """
+    settings = keywords.get("replay_buffer_kwargs")
+    if not isinstance(settings, dict):
+        return
+    for name in ("n_steps", "gamma"):
+        if name in keywords and name in settings and keywords[name] != settings[name]:
+            raise ValueError(contradiction(cls, name, keywords[name], settings))
+
+
+def contradiction(cls: type, name: str, given: Any, settings: dict[str, Any]) -> str:
+    """
+    Say that an argument and a setting of the buffer differ.
+
+    :param cls: class of an algorithm
+    :param name: name of the argument
+    :param given: its value
+    :param settings: ``replay_buffer_kwargs``, with another value
+    :return: message of an error
+    """
+    return f"{name}={given} contradicts replay_buffer_kwargs={settings}: give {name} to {cls.__name__} alone"
+
+
+def name_of_users_train(cls: type) -> str | None:
     """
     Name a ``train`` that a user wrote, which may forget the priorities.
 

@@ -1,4 +1,20 @@
-"""What all prioritized algorithms share, with networks in PyTorch or in JAX: the buffer, learning, files and logs."""
+"""
+What all prioritized algorithms share, with networks in PyTorch or in JAX: the buffer, learning, files and logs.
+
+Methods of SB3 that are overridden here or in a subclass, in the order in which SB3 calls them:
+
+- the constructor, or ``load``: ``_setup_model``, which assigns ``replay_buffer``, a property here
+- ``learn``: first ``_setup_learn``, and then, again and again:
+
+  1. ``collect_rollouts``. With actors, they collect. Otherwise for each step of all environments:
+
+     - ``_sample_action`` and ``_store_transition``: recurrent agents only
+     - ``_update_current_progress_remaining``: beta follows the progress
+
+  2. ``train``: the loop of PyTorch or JAX. It calls ``_update_learning_rate``
+
+- ``save``, which calls ``_excluded_save_params``; ``save_replay_buffer`` and ``load_replay_buffer``
+"""
 
 import functools
 import pathlib
@@ -18,12 +34,13 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms import buffer_choice, checkpoints, pretraining
-from sb3_per.algorithms.arguments import check_arguments, check_order, own_train, show_arguments
+from sb3_per.algorithms.arguments import check_agreement, check_arguments, check_order, name_of_users_train, show_arguments
 from sb3_per.algorithms.checkpoints import PathOrFile
 from sb3_per.algorithms.collecting import collecting_env_in
 from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
 from sb3_per.algorithms.normalization import require_normalized_last
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
 
 
@@ -69,33 +86,23 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     # Type checkers must look past this class, at the constructor of the stock algorithm.
     if not TYPE_CHECKING:
-        # The stock constructor would refuse an unknown name first, without a hint. An `__init__` here would stand between a
-        # user's class and the stock algorithm, and hide its arguments.
+        # Why `__new__`, and not `__init__`:
+        # - It comes first. The stock constructor would refuse an unknown name without a hint.
+        # - An `__init__` here would stand between a user's class and the stock algorithm, and hide its arguments.
         def __new__(cls, *args, **kwargs):  # noqa: D102
             check_order(cls, PrioritizedAlgorithm)
             check_arguments(cls, kwargs)
+            check_agreement(cls, kwargs)
             return super().__new__(cls)
 
     def _setup_model(self) -> None:
-        buffer_choice.choose(self)
-        given_buffer = vars(self)["replay_buffer"]
-        if given_buffer is not None:
-            # SB3's `load` sets attributes past the property, which makes a buffer of SB3 prioritized.
-            self.replay_buffer = given_buffer
-        # The stock algorithm makes the buffer from this attribute, which holds all settings meanwhile. The model keeps, and
-        # saves, only the user's.
-        settings = self.replay_buffer_kwargs
-        self.replay_buffer_kwargs = self._buffer_settings()
-        try:
-            with warnings.catch_warnings():
-                # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
-                warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
-                super()._setup_model()
-        finally:
-            self.replay_buffer_kwargs = settings
-        if settings.get("storage_folder") is not None:
-            # The absolute path. In a new dictionary, since the caller's must not change.
-            self.replay_buffer_kwargs = settings | {"storage_folder": self.replay_buffer.settings.storage_folder}
+        buffer_choice.settle_arguments(self)
+        buffer_choice.adopt_given_buffer(self)
+        with buffer_choice.all_settings(self), warnings.catch_warnings():
+            # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
+            warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
+            super()._setup_model()
+        buffer_choice.keep_absolute_folder(self)
         collecting_env = collecting_env_in(self.env)
         if collecting_env is not None:
             collecting_env.check_supported(self)
@@ -125,8 +132,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     def replay_buffer(self, buffer: ReplayBuffer | None) -> None:
         taken = None
         if buffer is not None:
-            taken = buffer_choice.prioritized(self, buffer)
-            taken.reminder.learner = own_train(type(self))
+            taken = buffer_choice.take_buffer(self, buffer)
+            taken.reminder.learner = name_of_users_train(type(self))
             if isinstance(taken, HerReplayBuffer) and not buffer_choice.has_hindsight(self):
                 self.replay_buffer_class = type(taken)  # a zip makes the same kind again
         vars(self)["replay_buffer"] = taken
@@ -384,7 +391,13 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :param force_reset: reset the environment before training
         :param kwargs: attributes to change
         :return: the model
+        :raises TypeError: for a setting of the buffer that is given as an attribute
+        :raises ValueError: for an ``n_steps`` or ``gamma`` that contradicts the one in ``replay_buffer_kwargs``, or the zip of
+            another algorithm
         """
+        # Other names may be attributes of a user's class.
+        check_arguments(cls, {name: value for name, value in kwargs.items() if name in PrioritySettings.names()})
+        check_agreement(cls, kwargs)
         if "replay_buffer_class" in kwargs and kwargs["replay_buffer_class"] is None:
             del kwargs["replay_buffer_class"]  # the class of the zip, so that HER stays HER
         saved = checkpoints.read_saved(path, custom_objects)

@@ -1,12 +1,15 @@
 """Choose the class and the settings of an algorithm's buffer, and refuse what the algorithm cannot learn from."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.algorithms.arguments import contradiction
 from sb3_per.algorithms.collecting import collecting_env_in
 from sb3_per.buffers import (
     PRIORITIZED_CLASSES,
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from sb3_per.algorithms.base import PrioritizedAlgorithm
 
 
-def choose(model: "PrioritizedAlgorithm") -> None:
+def settle_arguments(model: "PrioritizedAlgorithm") -> None:
     """
     Settle ``replay_buffer_class`` and ``replay_buffer_kwargs`` of a model, from what the user or a zip gave. A second call
     changes nothing.
@@ -49,6 +52,47 @@ def choose(model: "PrioritizedAlgorithm") -> None:
     model.replay_buffer_class = _prioritized_class(model)
 
 
+@contextmanager
+def all_settings(model: "PrioritizedAlgorithm") -> Iterator[None]:
+    """
+    Let ``replay_buffer_kwargs``, from which the stock algorithm makes the buffer, hold all settings within a ``with`` block.
+    The model keeps, and saves, only the user's.
+
+    :param model: the algorithm
+    :return: context in which the stock algorithm sets up the model
+    """
+    of_user = model.replay_buffer_kwargs
+    model.replay_buffer_kwargs = model._buffer_settings()
+    try:
+        yield
+    finally:
+        model.replay_buffer_kwargs = of_user
+
+
+def adopt_given_buffer(model: "PrioritizedAlgorithm") -> None:
+    """
+    Assign the buffer that ``load`` was given, through the property, which makes a buffer of SB3 prioritized. SB3's ``load``
+    sets attributes past it.
+
+    :param model: algorithm that is being set up
+    """
+    given = vars(model)["replay_buffer"]
+    if given is not None:
+        model.replay_buffer = given
+
+
+def keep_absolute_folder(model: "PrioritizedAlgorithm") -> None:
+    """
+    Replace ``storage_folder`` in ``replay_buffer_kwargs`` by its absolute path, which is saved.
+
+    :param model: algorithm with its buffer
+    """
+    settings = model.replay_buffer_kwargs
+    if settings.get("storage_folder") is not None:
+        # In a new dictionary, since the caller's must not change.
+        model.replay_buffer_kwargs = settings | {"storage_folder": model.replay_buffer.settings.storage_folder}
+
+
 def _move_to_algorithm(model: "PrioritizedAlgorithm", settings: dict[str, Any], name: str, allowed: Allowed) -> None:
     """
     Make a setting an attribute of the algorithm, to which it belongs. SB3's users give it to ``NStepReplayBuffer``, too.
@@ -64,13 +108,10 @@ def _move_to_algorithm(model: "PrioritizedAlgorithm", settings: dict[str, Any], 
     value = settings.pop(name)
     check_argument(name, value, allowed)
     given = getattr(model, name)
-    if given == getattr(PrioritySettings, name):  # the default
+    if given == getattr(PrioritySettings, name):  # the default, as `check_agreement` has refused other given values
         setattr(model, name, value)
     elif given != value:
-        raise ValueError(
-            f"{name}={given} contradicts replay_buffer_kwargs={model.replay_buffer_kwargs}: give {name} to "
-            f"{type(model).__name__} alone"
-        )
+        raise ValueError(contradiction(type(model), name, given, model.replay_buffer_kwargs))
 
 
 def _prioritized_class(model: "PrioritizedAlgorithm") -> type[PrioritizedReplayBuffer]:
@@ -83,7 +124,7 @@ def _prioritized_class(model: "PrioritizedAlgorithm") -> type[PrioritizedReplayB
     return buffer_class  # type: ignore[return-value]
 
 
-def prioritized(model: "PrioritizedAlgorithm", buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
+def take_buffer(model: "PrioritizedAlgorithm", buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
     """
     Take a buffer for a model. A buffer of SB3 becomes prioritized, with the settings of the model, and shares its arrays.
 
@@ -99,7 +140,7 @@ def prioritized(model: "PrioritizedAlgorithm", buffer: ReplayBuffer) -> Prioriti
         return buffer
     _check_prioritized(model, PRIORITIZED_CLASSES.get(type(buffer), type(buffer)))
     check_fit(model, buffer)
-    choose(model)  # a subclass may assign a buffer before `_setup_model`
+    settle_arguments(model)  # a subclass may assign a buffer before `_setup_model`
     settings = model._buffer_settings()
     if isinstance(buffer, NStepReplayBuffer):
         settings["n_steps"] = buffer.n_steps

@@ -6,7 +6,7 @@ import torch as th
 from sb3_contrib import CrossQ
 
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.updates import entropy_coefficient, minimise, optimizers_with_entropy, td_target
+from sb3_per.algorithms.updates import entropy_coefficient, minimize, optimizers_with_entropy, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -62,7 +62,7 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimise(critic_loss, self.critic.optimizer)
+        minimize(critic_loss, self.critic.optimizer)
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
         if self._n_updates % self.policy_delay != 0:
             return td_errors, metrics
@@ -75,10 +75,10 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
         log_prob = log_prob.reshape(-1, 1)
         if self.ent_coef_optimizer is not None:
             ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
-            minimise(ent_coef_loss, self.ent_coef_optimizer)
+            minimize(ent_coef_loss, self.ent_coef_optimizer)
             metrics["ent_coef_loss"] = ent_coef_loss
         q = th.cat(self.critic(observations, actions), dim=1).min(dim=1, keepdim=True).values
         actor_loss = (ent_coef * log_prob - q).mean()
-        minimise(actor_loss, self.actor.optimizer)
+        minimize(actor_loss, self.actor.optimizer)
         metrics["actor_loss"] = actor_loss
         return td_errors, metrics

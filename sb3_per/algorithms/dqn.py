@@ -7,7 +7,7 @@ from stable_baselines3 import DQN
 from torch.nn import functional as F
 
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.updates import minimise, td_target
+from sb3_per.algorithms.updates import minimize, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 from sb3_per.utils.checks import FLAG, check_argument
 
@@ -40,9 +40,12 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
     has_actor = False
 
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
-        check_argument("double_q", double_q, FLAG)
         self.double_q = double_q
         super().__init__(*args, **kwargs)
+
+    def _setup_model(self) -> None:
+        check_argument("double_q", self.double_q, FLAG)  # `load` may have set it, too
+        super()._setup_model()
 
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.policy.optimizer]
@@ -64,5 +67,5 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
         # SB3 updates the target network in `_on_step`.
         losses, td_errors = self._critic_losses(batch)
         loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimise(loss, self.policy.optimizer, self.max_grad_norm)
+        minimize(loss, self.policy.optimizer, self.max_grad_norm)
         return td_errors, {"loss": loss}

@@ -4,7 +4,7 @@ import torch as th
 from sb3_contrib import QRDQN
 
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.updates import minimise, quantile_huber_losses, td_target
+from sb3_per.algorithms.updates import minimize, quantile_huber_losses, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -49,7 +49,7 @@ class PERQRDQN(PrioritizedOffPolicyMixin, QRDQN):
         # sb3-contrib updates the target network in `_on_step`.
         losses, td_errors = self._critic_losses(batch)
         loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimise(loss, self.policy.optimizer, self.max_grad_norm)
+        minimize(loss, self.policy.optimizer, self.max_grad_norm)
         return td_errors, {"loss": loss}
 
 

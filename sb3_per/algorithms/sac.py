@@ -7,7 +7,7 @@ from stable_baselines3 import SAC
 from stable_baselines3.common.utils import polyak_update
 
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.updates import entropy_coefficient, minimise, optimizers_with_entropy, td_target
+from sb3_per.algorithms.updates import entropy_coefficient, minimize, optimizers_with_entropy, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -61,19 +61,19 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimise(critic_loss, self.critic.optimizer)
+        minimize(critic_loss, self.critic.optimizer)
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
 
         # Entropy coefficient (equation 18).
         if self.ent_coef_optimizer is not None:
             ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
-            minimise(ent_coef_loss, self.ent_coef_optimizer)
+            minimize(ent_coef_loss, self.ent_coef_optimizer)
             metrics["ent_coef_loss"] = ent_coef_loss
 
         # Actor (equation 7).
         q = th.cat(self.critic(observations, actions), dim=1).min(dim=1, keepdim=True).values
         actor_loss = (ent_coef * log_prob - q).mean()
-        minimise(actor_loss, self.actor.optimizer)
+        minimize(actor_loss, self.actor.optimizer)
         metrics["actor_loss"] = actor_loss
 
         # Target networks.

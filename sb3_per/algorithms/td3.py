@@ -5,7 +5,7 @@ from stable_baselines3 import DDPG, TD3
 from stable_baselines3.common.utils import polyak_update
 
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.updates import minimise, td_target
+from sb3_per.algorithms.updates import minimize, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -49,14 +49,14 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimise(critic_loss, self.critic.optimizer)
+        minimize(critic_loss, self.critic.optimizer)
         if self._n_updates % self.policy_delay != 0:
             return td_errors, {"critic_loss": critic_loss}
 
         # Actor, less often than the critics.
         observations = self._actor_observations(batch)
         actor_loss = -self.critic.q1_forward(observations, self.actor(observations)).mean()
-        minimise(actor_loss, self.actor.optimizer)
+        minimize(actor_loss, self.actor.optimizer)
 
         # Target networks.
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)

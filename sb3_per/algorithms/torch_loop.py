@@ -11,7 +11,7 @@ import torch as th
 
 from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.algorithms.metrics import MeanMetrics
-from sb3_per.algorithms.updates import use_fast_steps
+from sb3_per.algorithms.updates import foreach_steps
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -19,13 +19,8 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
     """
     Prioritized experience replay for an off-policy algorithm of SB3 or sb3-contrib.
 
-    The constructor is the stock algorithm's. ``replay_buffer_class=None`` picks the prioritized buffer that fits the
-    observation space, and a buffer class of SB3 is replaced by its prioritized counterpart. ``replay_buffer_kwargs``
-    configures the buffer, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`; ``n_steps`` and ``gamma`` reach it too.
-
-    :raises TypeError: for an unknown keyword, or if the stock algorithm stands left of this class
-    :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` or ``gamma`` that
-        contradicts the one in ``replay_buffer_kwargs``
+    Write it left of the stock algorithm. Constructor, buffer and errors are those of
+    :class:`~sb3_per.algorithms.base.PrioritizedAlgorithm`.
     """
 
     # ---- methods that an algorithm implements
@@ -72,16 +67,14 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
         self.policy.set_training_mode(True)
         optimizers = self._optimizers()
         self._update_learning_rate(optimizers)
-        # In each call, as for the learning rate: `load`, `set_parameters` or a user may have replaced optimizers and settings.
-        use_fast_steps(optimizers)
-
         metrics = MeanMetrics()
-        for gradient_step in range(gradient_steps):
-            self._n_updates += 1
-            batch = self._draw(batch_size, gradient_step, gradient_steps)
-            td_errors, step_metrics = self._update(batch, gradient_step)
-            self._update_priorities(batch, td_errors, metrics)
-            metrics.add(step_metrics, batch.weights)
+        with foreach_steps(optimizers):
+            for gradient_step in range(gradient_steps):
+                self._n_updates += 1
+                batch = self._draw(batch_size, gradient_step, gradient_steps)
+                td_errors, step_metrics = self._update(batch, gradient_step)
+                self._update_priorities(batch, td_errors, metrics)
+                metrics.add(step_metrics, batch.weights)
         self._log(metrics)
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:

@@ -7,7 +7,7 @@ from sb3_contrib import TQC
 from stable_baselines3.common.utils import polyak_update
 
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.updates import entropy_coefficient, minimise, optimizers_with_entropy, quantile_huber_losses, td_target
+from sb3_per.algorithms.updates import entropy_coefficient, minimize, optimizers_with_entropy, quantile_huber_losses, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -66,19 +66,19 @@ class PERTQC(PrioritizedOffPolicyMixin, TQC):
         # Critics: the scheme takes the weighted mean of their loss over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimise(critic_loss, self.critic.optimizer)
+        minimize(critic_loss, self.critic.optimizer)
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
 
         # Entropy coefficient.
         if self.ent_coef_optimizer is not None:
             ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
-            minimise(ent_coef_loss, self.ent_coef_optimizer)
+            minimize(ent_coef_loss, self.ent_coef_optimizer)
             metrics["ent_coef_loss"] = ent_coef_loss
 
-        # Actor: it maximises the mean over critics and quantiles.
+        # Actor: it maximizes the mean over critics and quantiles.
         q = self.critic(observations, actions).mean(dim=2).mean(dim=1, keepdim=True)
         actor_loss = (ent_coef * log_prob - q).mean()
-        minimise(actor_loss, self.actor.optimizer)
+        minimize(actor_loss, self.actor.optimizer)
         metrics["actor_loss"] = actor_loss
 
         # Target networks.

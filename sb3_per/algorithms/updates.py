@@ -1,5 +1,7 @@
 """Functions that the updates of several algorithms are written with."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch as th
@@ -21,7 +23,7 @@ def td_target(batch: PrioritizedReplayBufferSamples, gamma: float, next_values: 
     return batch.rewards + (1 - batch.dones) * discounts * next_values
 
 
-def minimise(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: float | None = None) -> None:
+def minimize(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: float | None = None) -> None:
     """
     Take one step of an optimizer, with the gradient for its own trainable parameters alone.
 
@@ -45,18 +47,24 @@ def minimise(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: floa
     optimizer.step()
 
 
-def use_fast_steps(optimizers: list[th.optim.Optimizer]) -> None:
+@contextmanager
+def foreach_steps(optimizers: list[th.optim.Optimizer]) -> Iterator[None]:
     """
-    Set ``foreach=True``, with which an optimizer steps all of its parameters in a few calls. On a GPU that is PyTorch's
-    default; on a CPU it takes less time, too. The results are the same, and what a user has set stays.
+    Set ``foreach=True`` within a ``with`` block, so that an optimizer steps all of its parameters in a few calls. On a GPU
+    that is PyTorch's default; on a CPU it takes less time, too. The results are the same, and what a user has set stays.
 
     :param optimizers: optimizers to change
+    :return: context of the steps. After it, the optimizers are as before, so a zip holds those of the stock algorithm
     """
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            is_undecided = group.get("foreach", False) is None
-            if is_undecided and not group.get("fused"):
-                group["foreach"] = True
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    undecided = [group for group in groups if group.get("foreach", False) is None and not group.get("fused")]
+    for group in undecided:
+        group["foreach"] = True
+    try:
+        yield
+    finally:
+        for group in undecided:
+            group["foreach"] = None
 
 
 def optimizers_with_entropy(model: Any) -> list[th.optim.Optimizer]:
@@ -98,5 +106,5 @@ def quantile_huber_losses(quantiles: th.Tensor, target_quantiles: th.Tensor) -> 
     huber = F.huber_loss(differences, th.zeros_like(differences), reduction="none")
     n_quantiles = quantiles.shape[-1]
     midpoints = (th.arange(n_quantiles, device=quantiles.device) + 0.5) / n_quantiles
-    is_above = (differences.detach() < 0).float()
-    return (midpoints.unsqueeze(-1) - is_above).abs() * huber
+    is_overestimate = (differences.detach() < 0).float()
+    return (midpoints.unsqueeze(-1) - is_overestimate).abs() * huber

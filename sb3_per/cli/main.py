@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 import sb3_per
 from sb3_per.utils.arguments import Parser, missing_packages_in_one_line
-from sb3_per.zoo.commands import COMMANDS, run
+from sb3_per.zoo import commands as zoo
 
-# Purpose of each command that is not RL Zoo's.
-OURS = {
+#: Purpose of each command, by its name; RL Zoo's come first.
+COMMANDS: dict[str, str] = {
+    **zoo.COMMANDS,
     "compare": "find out whether prioritization pays on your task",
     "convert": "turn a pickled replay buffer into a directory that runs no code when loaded, or into SB3's own class",
     "doctor": "print versions, threads and GPU, and test the installation",
@@ -31,11 +32,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per") -> int:
     :return: exit status
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    commands = "\n".join(f"  {name:14}{what}" for name, what in {**COMMANDS, **OURS}.items())
+    commands = "\n".join(f"  {name:14}{what}" for name, what in COMMANDS.items())
     epilog = f"commands:\n{commands}\n\n{prog} COMMAND --help lists the options of a command."
     parser = Parser(prog, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"sb3_per {sb3_per.__version__}")
-    parser.add_argument("command", choices=[*COMMANDS, *OURS], metavar="COMMAND")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
     if not arguments:
         parser.print_help(sys.stderr)
         return 2
@@ -61,5 +62,5 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per") -> int:
 
             return doctor.main(words, prog)
         else:
-            run(command, words, prog)
+            zoo.run(command, words, prog)
     return 0

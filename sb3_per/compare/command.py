@@ -182,11 +182,12 @@ def duration_text(seconds: float) -> str:
     return f"{hours:.1f} h" if hours < 48 else f"{days:,.0f} days"
 
 
-def report(plan: Plan) -> None:
+def results_of(plan: Plan) -> Results:
     """
-    Print what the runs say, then draw them.
+    Read the results of a comparison.
 
     :param plan: comparison, all of whose runs are there
+    :return: its results
     """
     keys = list(plan.jobs[0][0])
     rows_by_name = {tuple(row[key] for key in keys): row for row in read(plan.path)}
@@ -195,13 +196,23 @@ def report(plan: Plan) -> None:
     shape = (-1, len(plan.rates), len(plan.arms), N_EVALUATIONS)
     returns = np.array([row["returns"].split() for row in rows], dtype=float).reshape(shape)
     rows_of = {arm.name: [row for row in rows if row["arm"] == arm.name] for arm in plan.arms}
-    results = Results(
+    return Results(
         plan.arms,
         curves={arm.name: returns[:, :, i].swapaxes(0, 1) for i, arm in enumerate(plan.arms)},
         updates={name: float(np.mean([int(row["updates"]) for row in each])) for name, each in rows_of.items()},
         of_random=np.array(of_random["returns"].split(), dtype=float),
         rates=plan.rates,
+        spreads={name: min(float(row["spread"]) for row in each) for name, each in rows_of.items()},
     )
+
+
+def report(plan: Plan) -> None:
+    """
+    Print what the runs say, then draw them.
+
+    :param plan: comparison, all of whose runs are there
+    """
+    results = results_of(plan)
     compared = comparisons(results)
     # Every comparison has a picture of its own.
     digest = hashlib.sha256(repr([name for name, _ in plan.jobs]).encode()).hexdigest()
@@ -213,7 +224,7 @@ def report(plan: Plan) -> None:
     print("p: paired test, corrected for all tests of the table (Holm)")
     print(f"learning curves: {picture}\n")
     for arm in plan.arms:
-        if arm.kind == "shuffled" and min(float(row["spread"]) for row in rows_of[arm.name]) >= _UNIFORM:
+        if arm.kind == "shuffled" and results.spreads[arm.name] >= _UNIFORM:
             print(f"warning: {arm.label}: no TD error raised a priority above the others, so it drew uniformly in all runs")
     print(answer(results, compared), flush=True)
     draw(results, plan.n_timesteps, picture)

@@ -28,6 +28,7 @@ class Results(NamedTuple):
     :param updates: by name of an arm: mean number of gradient updates of a run
     :param of_random: return of each evaluation of a random policy, shape (evaluations,)
     :param rates: factors of the learning rate
+    :param spreads: by name of an arm: share of the buffer that draws were spread over at the end, the least of all runs
     """
 
     arms: list[Arm]
@@ -35,6 +36,7 @@ class Results(NamedTuple):
     updates: dict[str, float]
     of_random: np.ndarray
     rates: list[float]
+    spreads: dict[str, float]
 
     def last_fifth(self, arm: Arm) -> np.ndarray:
         """

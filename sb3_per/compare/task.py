@@ -61,11 +61,11 @@ class Task:
         """Name of the stock algorithm; it need not exist."""
         return self.algo.replace("per_", "", 1)
 
-    @property
-    def our_algo(self) -> str:
+    def require_our_algo(self) -> str:
         """
-        Name of the prioritized algorithm.
+        Find the prioritized algorithm.
 
+        :return: its name
         :raises ValueError: if there is none, or if the algorithm has no hyperparameters; the message names the nearest
         """
         prioritized = {name.replace("per_", "", 1): name for name in OURS}
@@ -148,7 +148,7 @@ def arms_of(task: Task, settings: Sequence[str]) -> list[Arm]:
     :return: stock class, uniform twin, and each setting with its shuffled control
     :raises ValueError: for an algorithm that has no prioritized class, and a setting that is no prioritization
     """
-    ours, stock = task.our_algo, task.stock_algo
+    ours, stock = task.require_our_algo(), task.stock_algo
     arms = []
     if stock in ALGOS:
         arms.append(Arm(f"stock {ALGOS[stock].__name__}", "stock", stock, "stock"))
@@ -202,7 +202,7 @@ def jobs_of(task: Task, entry: dict[str, Any], arms: list[Arm], rates: list[floa
     :param seeds: number of runs of each arm at each learning rate
     :return: all runs, seed by seed, so that a stopped comparison has all arms on some seeds; first the random policy
     """
-    random = Arm("random policy", "random policy", task.our_algo, "random", dict(scheme="uniform"))
+    random = Arm("random policy", "random policy", task.require_our_algo(), "random", dict(scheme="uniform"))
     runs = [(random, 1.0, 0), *((arm, rate, seed) for seed, rate, arm in itertools.product(range(seeds), rates, arms))]
     made_with = dict(task=task.fingerprint(entry), packages=task.versions)
     return [

@@ -105,7 +105,7 @@ class Run:
     def __init__(self, pool: ActorPool, model: PrioritizedAlgorithm, continues: bool):
         self.pool = pool
         self.model = model
-        self.metrics = Metrics(pool, model)
+        self.metrics = RunMetrics(pool, model)
         self._continues = continues
         # Stored transitions that callbacks have not seen yet.
         self._unseen: ForCallbacks = {}
@@ -125,9 +125,9 @@ class Run:
 
     def collect(self, callback: BaseCallback, log_interval: int | None) -> RolloutReturn:
         """
-        Take transitions of actors, and count them like SB3's ``collect_rollouts``, which the actors call.
+        Take transitions of actors. It stands in for ``collect_rollouts``: the actors call SB3's own, the learner only counts.
 
-        The learner cannot call it: SB3 would draw each action from the learner's policy, with its random numbers, and would
+        The learner cannot call SB3's: it would draw each action from the learner's policy, with its random numbers, and would
         end a run only at a multiple of the number of environments.
 
         :param callback: the user's callback
@@ -221,7 +221,7 @@ class Run:
         return is_complete
 
 
-class Metrics:
+class RunMetrics:
     """
     Count transitions, lags and seconds of a run, and log them.
 

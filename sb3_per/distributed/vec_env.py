@@ -20,7 +20,7 @@ from sb3_per.distributed.actor_pool import ActorPool, Settings
 from sb3_per.distributed.chunks import joined
 from sb3_per.distributed.engines import Engine
 from sb3_per.distributed.environments import EnvRecipe
-from sb3_per.distributed.loop import Metrics, Run, check_supported
+from sb3_per.distributed.loop import Run, RunMetrics, check_supported
 
 
 class ActorVecEnv(CollectingVecEnv):
@@ -39,7 +39,7 @@ class ActorVecEnv(CollectingVecEnv):
         self.engine = engine
         self.pool = ActorPool(engine, n_actors, recipe, settings)
         #: metrics of the newest run of an algorithm of this package
-        self.metrics: Metrics | None = None
+        self.metrics: RunMetrics | None = None
         # The algorithm that learns now, and its run once it has begun.
         self._learner: PrioritizedAlgorithm | None = None
         self._run: Run | None = None

@@ -1,1 +1,6 @@
-"""Data of other libraries, and of earlier runs."""
+"""
+Data of other libraries, and of earlier runs.
+
+- ``minari.py``: datasets of Minari
+- ``saved_demonstrations.py``: demonstrations from a buffer directory or a Minari dataset
+"""

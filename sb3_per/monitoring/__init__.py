@@ -1,1 +1,6 @@
-"""Log and plot priorities."""
+"""
+Log and plot priorities.
+
+- ``monitor.py``: a callback that counts draws and logs statistics during a run
+- ``plots.py``: plots of a buffer
+"""

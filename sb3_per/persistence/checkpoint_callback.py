@@ -1,4 +1,4 @@
-"""Save checkpoints of a run that may be killed at any moment, and find the newest complete one."""
+"""Save checkpoints of a run that may be killed at any moment, and find the latest complete one."""
 
 import glob
 import pickle
@@ -14,7 +14,7 @@ from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.persistence.atomic import make_directory, remove_temporary, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, about
 from sb3_per.persistence.generations import manifests_in, numbers_in, whole_generations
-from sb3_per.utils.checks import check_argument, integer
+from sb3_per.utils.checks import Allowed, check_argument, integer
 
 #: Part of the name of a buffer after the prefix.
 BUFFER = f"_replay_buffer{SUFFIX}"
@@ -129,10 +129,12 @@ class Checkpoint(NamedTuple):
         return self.model.name.rsplit("_", 2)[0]
 
 
-def latest_checkpoint(folder: str | Path) -> Checkpoint | None:
+def latest_checkpoint(folder: str | Path, name_prefix: str | None = None) -> Checkpoint | None:
     """
-    Find the newest model whose buffer was saved at the same step, both complete. If the run saves the statistics of
-    ``VecNormalize``, those of the same step are complete too.
+    Find the model with the most steps whose buffer was saved at the same step, both complete. If the run saves the statistics
+    of ``VecNormalize``, those of the same step are complete too.
+
+    If a folder holds several runs, give each its own ``name_prefix``, and name it here. Otherwise the longest run wins.
 
     ::
 
@@ -142,11 +144,15 @@ def latest_checkpoint(folder: str | Path) -> Checkpoint | None:
             model.load_replay_buffer(checkpoint.buffer)
 
     :param folder: folder that :class:`BufferCheckpointCallback` saves to; it need not exist
+    :param name_prefix: the callback's; ``None``: any
     :return: paths of the model and of the buffer, which can be unpacked, and of the statistics. ``None`` if there is no such
         checkpoint
+    :raises ValueError: for a ``name_prefix`` that is no string
     """
+    check_argument("name_prefix", name_prefix, Allowed("a string", lambda value: isinstance(value, str)), or_none=True)
+    pattern = "*" if name_prefix is None else glob.escape(name_prefix)
     found: list[tuple[int, Checkpoint]] = []
-    for path in Path(folder).glob(f"*{BUFFER}"):
+    for path in Path(folder).glob(f"{pattern}{BUFFER}"):
         for i, manifest in enumerate(whole_generations(path, with_contents=True)):
             model = path.with_name(f"{path.name.removesuffix(BUFFER)}_{manifest.num_timesteps}_steps.zip")
             found.append((manifest.num_timesteps, Checkpoint(model, path / manifest.name if i else path)))

@@ -7,6 +7,9 @@ The classes take the arguments of SBX's classes, and the buffers, settings and f
 
     model = PERSAC("MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=dict(scheme="lap"))
     model.learn(10_000)
+
+- ``sac.py``, ``td3.py`` (with DDPG), ``dqn.py``, ``tqc.py``, ``crossq.py``: the algorithms
+- ``base.py``: what they share: the training loop; ``batches.py``: what goes to the device, and comes back
 """
 
 try:

@@ -1,8 +1,9 @@
 """
 The training loop for networks in JAX, compiled.
 
-Write the mixin left of the algorithm of SBX: ``class PERSAC(PrioritizedJaxMixin, SAC)``. The algorithm implements
-``_networks``, ``_set_networks``, ``_hyperparameters`` and ``_update``, which is its whole update of one batch.
+Write the mixin left of the algorithm of SBX: ``class PERSAC(PrioritizedJaxMixin, SAC)``. The algorithm
+must write ``_networks``, ``_set_networks`` and ``_update``, which is its whole update of one batch. It may write
+``_hyperparameters`` and ``_options``.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import torch as th
 from sbx.common.off_policy_algorithm import OffPolicyAlgorithmJax
 
@@ -73,6 +75,7 @@ class Step(NamedTuple):
         """
         if self.options.policy_delay == 1:
             return update()
+        # Both branches of `cond` must return the same shapes.
         _, _, metrics = jax.eval_shape(update)
         zeros = jax.tree.map(jnp.zeros_like, metrics)
         return jax.lax.cond(self.batch.updates_actor, update, lambda: (*skipped, zeros))
@@ -118,8 +121,12 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
     #: Largest size of the batches that go to the device together, bytes. A call of ``train`` with more goes in several parts.
     max_bytes_ahead: int = 2**28
 
+    #: Names of the policy's train states of actors and of critics, whose learning rates follow the schedule.
+    actor_states: ClassVar[tuple[str, ...]] = ("actor_state",)
+    critic_states: ClassVar[tuple[str, ...]] = ("qf_state",)
+
     #: Functions of SBX that are never called, because ``_update`` computes the critics' loss.
-    unused_functions: ClassVar[tuple[str, ...]] = ("update_critic", "update_qnetwork", "_train")
+    bypassed_functions: ClassVar[tuple[str, ...]] = ("update_critic", "update_qnetwork", "_train")
 
     # ---- methods that an algorithm implements
 
@@ -153,9 +160,6 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         """
         raise NotImplementedError(f"{cls.__name__} must implement _update(), which updates the networks once")
 
-    def _follow_schedules(self) -> None:
-        """Let learning rates follow their schedules. SBX does so for some algorithms only."""
-
     # ---- the loop
 
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
@@ -168,17 +172,17 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         metrics = MeanMetrics()
         n_done = 0
         while n_done < gradient_steps:
-            batches, inputs = self._draw_ahead(batch_size, n_done, gradient_steps)
+            batches, jax_batches = self._draw_ahead(batch_size, n_done, gradient_steps)
             self._reset_networks()
             self._follow_schedules()
-            networks, self.key, logged = self._compute(inputs)
+            networks, self.key, logged = self._compute(jax_batches)
             self._set_networks(networks)
             n_done += len(batches)
 
             rows = np.asarray(logged.values)  # the only transfer from the device
-            for batch, arrays, row in zip(batches, inputs, rows, strict=False):  # `stacked` adds rows
+            for batch, jax_batch, row in zip(batches, jax_batches, rows, strict=False):  # `stacked` adds rows
                 self._n_updates += 1
-                td_errors, step_metrics = logged.unpack(row, bool(arrays.updates_actor))
+                td_errors, step_metrics = logged.unpack(row, bool(jax_batch.updates_actor))
                 self._update_priorities(batch, td_errors, metrics)
                 metrics.add(step_metrics)
         self._log(metrics)
@@ -190,9 +194,9 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :param batch: transitions, drawn or made by hand
         :return: signed TD errors, float32 array of shape (batch_size, n_critics)
         """
-        arrays = self._input_of(batch, updates_actor=False)
+        jax_batch = self._jax_batch_of(batch, updates_actor=False)
         return np.asarray(
-            self._compiled_td_errors(self._options(), self._networks(), self.key, self._float32_hyperparameters(), arrays)
+            self._compiled_td_errors(self._options(), self._networks(), self.key, self._float32_hyperparameters(), jax_batch)
         )
 
     def _draw_ahead(
@@ -204,47 +208,49 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :param batch_size: number of transitions of an update
         :param n_done: number of steps that this call of ``train`` has made
         :param gradient_steps: number of steps of the call
-        :return: the batches, and their arrays
+        :return: the batches, with tensors, and the same batches for JAX
         """
         batches: list[PrioritizedReplayBufferSamples] = []
-        inputs: list[Batch] = []
+        jax_batches: list[Batch] = []
         for step in range(n_done, gradient_steps):
             batch = self._draw(batch_size, step, gradient_steps)
             self.replay_buffer.reminder.expect_update()  # the priorities of all batches follow the last gradient step
             batches.append(batch)
             updates_actor = (self._n_updates + len(batches)) % self.policy_delay == 0
-            inputs.append(self._input_of(batch, updates_actor))
-            if (len(inputs) + 1) * inputs[0].nbytes > self.max_bytes_ahead:
+            jax_batches.append(self._jax_batch_of(batch, updates_actor))
+            if (len(jax_batches) + 1) * jax_batches[0].nbytes > self.max_bytes_ahead:
                 break
-        return batches, inputs
+        return batches, jax_batches
 
-    def _input_of(self, batch: PrioritizedReplayBufferSamples, updates_actor: bool) -> Batch:
+    def _jax_batch_of(self, batch: PrioritizedReplayBufferSamples, updates_actor: bool) -> Batch:
         """
-        Make arrays of a batch. With ``actor_batch="uniform"``, draw observations for the actor.
+        Turn a batch of tensors into one for JAX. With ``actor_batch="uniform"``, draw observations for the actor.
 
         :param batch: drawn transitions
         :param updates_actor: whether it is the actor's turn
-        :return: the arrays
+        :return: the batch for JAX
         """
-        arrays = of_torch(batch, self.gamma, self.observation_space, updates_actor)
+        jax_batch = of_torch(batch, self.gamma, self.observation_space, updates_actor)
         if self.replay_buffer.settings.actor_batch != "uniform":
-            return arrays
+            return jax_batch
         if not updates_actor:
-            return arrays._replace(actor_observations=arrays.observations)  # not used, but all batches need the same form
+            # Not used, but all batches need the same form.
+            return jax_batch._replace(actor_observations=jax_batch.observations)
         drawn = self.replay_buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
-        return arrays._replace(actor_observations=as_input(drawn, self.observation_space))
+        return jax_batch._replace(actor_observations=as_input(drawn, self.observation_space))
 
-    def _compute(self, inputs: list[Batch]) -> tuple[Networks, jax.Array, Logged]:
+    def _compute(self, jax_batches: list[Batch]) -> tuple[Networks, jax.Array, Logged]:
         """
         Compute the next gradient steps. The model does not change.
 
-        :param inputs: a batch for each step
+        :param jax_batches: a batch for each step
         :return: train states, the next key, and TD errors and metrics of each step
         """
-        n_padded = 1 << (len(inputs) - 1).bit_length()  # a power of two, because each length is compiled for itself
-        batches = stacked(inputs, n_padded)
+        n_steps = len(jax_batches)
+        n_padded = 1 << (n_steps - 1).bit_length()  # a power of two, because each length is compiled for itself
+        batches = stacked(jax_batches, n_padded)
         return self._compiled_steps(
-            self._options(), self._networks(), self.key, self._float32_hyperparameters(), batches, np.int32(len(inputs))
+            self._options(), self._networks(), self.key, self._float32_hyperparameters(), batches, np.int32(n_steps)
         )
 
     def _float32_hyperparameters(self) -> dict[str, np.float32]:
@@ -309,12 +315,45 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         empty = jax.tree.map(lambda row: jnp.zeros((n_rows, *row.shape), row.dtype), shapes)
         return jax.lax.fori_loop(0, n_steps, body, (networks, key, empty))
 
+    # ---- learning rates
+
+    def _follow_schedules(self) -> None:
+        """
+        Let the learning rates of actor and critics follow their schedules. SBX does so for SAC and TQC, whose optimizers hold
+        their rate in their state. Here all algorithms do; a constant rate of the others is compiled, as in SBX.
+        """
+        # Of the type that an update returns: the compiler tells it from a float.
+        rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
+        critic_rate: Any = np.float32(self.initial_qf_learning_rate) if self.initial_qf_learning_rate else rate
+        for names, new_rate, logged_name in (
+            (self.actor_states, rate, "learning_rate_actor"),
+            (self.critic_states, critic_rate, "learning_rate_critic"),
+        ):
+            optimizers = [getattr(self.policy, name).opt_state for name in names]
+            holding = [optimizer for optimizer in optimizers if holds_rate(optimizer)]
+            if holding:
+                self._update_learning_rate(holding, new_rate, logged_name)
+
+    def _hold_rates(self) -> None:
+        """If the learning rate is a schedule, let all optimizers hold their rate in their state."""
+        if not callable(self.learning_rate):
+            return
+        for name in (*self.actor_states, *self.critic_states):
+            state = getattr(self.policy, name)
+            if not holds_rate(state.opt_state):
+                arguments = dict(self.policy.optimizer_kwargs, learning_rate=self.lr_schedule(1.0))
+                optimizer = optax.inject_hyperparams(self.policy.optimizer_class)(**arguments)
+                # Keep the moments of a loaded model.
+                opt_state = optimizer.init(state.params)._replace(inner_state=state.opt_state)
+                setattr(self.policy, name, state.replace(tx=optimizer, opt_state=opt_state))
+
     # ---- construction
 
     def _setup_model(self) -> None:
         self.device = th.device("cpu")  # of the buffer, wherever the networks are
         super()._setup_model()
         self._check_overridden()
+        self._hold_rates()
         self._set_networks(typed(self._networks()))
 
     def _reset_networks(self) -> None:
@@ -323,6 +362,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         n_resets = self.reset_idx
         self._maybe_reset_params()
         if self.reset_idx > n_resets:
+            self._hold_rates()
             # The new numbers with the functions from before, because new functions would be compiled again.
             numbers = jax.tree.leaves(typed(self._networks()))
             self._set_networks(jax.tree.unflatten(jax.tree.structure(before), numbers))
@@ -338,12 +378,22 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
     def _check_overridden(self) -> None:
         """Refuse a user's override of a function of SBX that is never called."""
         for cls in type(self).__mro__:
-            for name in self.unused_functions:
+            for name in self.bypassed_functions:
                 if is_of_user(cls) and name in vars(cls):
                     raise NotImplementedError(
                         f"{type(self).__name__} with {cls.__name__}.{name}() is not supported: it has no effect, as _update() "
                         "computes the critics' loss. Override that"
                     )
+
+
+def holds_rate(optimizer: Any) -> bool:
+    """
+    Tell whether an optimizer holds its learning rate in its state, where it can change.
+
+    :param optimizer: state of an optimizer
+    :return: whether ``optax.inject_hyperparams`` made it
+    """
+    return isinstance(optimizer, optax.InjectStatefulHyperparamsState)
 
 
 def typed(networks: Any) -> Any:

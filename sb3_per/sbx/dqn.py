@@ -45,11 +45,15 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
     """
 
     has_actor = False
+    actor_states = ()
 
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
-        check_argument("double_q", double_q, FLAG)
         self.double_q = double_q
         super().__init__(*args, **kwargs)
+
+    def _setup_model(self) -> None:
+        check_argument("double_q", self.double_q, FLAG)  # `load` may have set it, too
+        super()._setup_model()
 
     def _networks(self) -> tuple[Any]:
         return (self.policy.qf_state,)
@@ -61,8 +65,13 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
         return DQNOptions(self.replay_buffer.scheme, self.policy_delay, self.double_q)
 
     @classmethod
-    def _update(cls, step: Step) -> Updated:
-        # SBX updates the target network in `_on_step`.
+    def _target(cls, step: Step) -> jax.Array:
+        """
+        Compute the targets of the Q-network.
+
+        :param step: networks and batch
+        :return: targets, shape (batch_size, 1)
+        """
         (critic,) = step.networks
         batch = step.batch
         next_q = critic.apply_fn(critic.target_params, batch.next_observations)
@@ -70,7 +79,15 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
         if step.options.double_q:
             choosing_q = critic.apply_fn(critic.params, batch.next_observations)
         next_actions = choosing_q.argmax(axis=1, keepdims=True)
-        target_q = batch.targets(jnp.take_along_axis(next_q, next_actions, axis=1))
+        targets: jax.Array = batch.targets(jnp.take_along_axis(next_q, next_actions, axis=1))
+        return targets
+
+    @classmethod
+    def _update(cls, step: Step) -> Updated:
+        # SBX updates the target network in `_on_step`.
+        (critic,) = step.networks
+        batch = step.batch
+        target_q = cls._target(step)
 
         def critic_loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
             q = jnp.take_along_axis(critic.apply_fn(params, batch.observations), batch.actions, axis=1)

@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from sbx import SAC
 
 from sb3_per.sbx.base import Metrics, PrioritizedJaxMixin, Step, Updated
@@ -45,29 +44,34 @@ class PERSAC(PrioritizedJaxMixin, SAC):
     def _hyperparameters(self) -> dict[str, Any]:
         return {"tau": self.tau, "target_entropy": self.target_entropy}
 
-    def _follow_schedules(self) -> None:
-        # Of the type that an update returns: the compiler tells it from a float.
-        actor_rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
-        critic_rate: Any = actor_rate
-        if self.initial_qf_learning_rate:
-            critic_rate = np.float32(self.initial_qf_learning_rate)
-        self._update_learning_rate(self.policy.actor_state.opt_state, actor_rate, "learning_rate_actor")
-        self._update_learning_rate(self.policy.qf_state.opt_state, critic_rate, "learning_rate_critic")
+    @classmethod
+    def _target(cls, step: Step, noise_key: jax.Array, dropout_key: jax.Array) -> jax.Array:
+        """
+        Compute the targets of the critics: r + gamma (min Q'(s', a') - ent_coef log pi(a'|s')).
+
+        :param step: networks and batch
+        :param noise_key: key for the next actions
+        :param dropout_key: key for dropout in the target networks
+        :return: targets, shape (batch_size, 1)
+        """
+        critics, actor, entropy = step.networks
+        batch = step.batch
+        distribution = actor.apply_fn(actor.params, batch.next_observations)
+        next_actions = distribution.sample(seed=noise_key)
+        next_log_prob = distribution.log_prob(next_actions)[:, None]
+        ent_coef = entropy.apply_fn({"params": entropy.params})
+        # Shape (n_critics, batch_size, 1).
+        next_q = critics.apply_fn(critics.target_params, batch.next_observations, next_actions, rngs={"dropout": dropout_key})
+        targets: jax.Array = batch.targets(next_q.min(axis=0) - ent_coef * next_log_prob)
+        return targets
 
     @classmethod
     def _update(cls, step: Step) -> Updated:
         critics, actor, entropy = step.networks
         batch = step.batch
         key, noise_key, target_key, current_key = jax.random.split(step.key, 4)
-
-        # Target: r + gamma (min Q'(s', a') - ent_coef log pi(a'|s')).
-        distribution = actor.apply_fn(actor.params, batch.next_observations)
-        next_actions = distribution.sample(seed=noise_key)
-        next_log_prob = distribution.log_prob(next_actions)[:, None]
+        target_q = cls._target(step, noise_key, target_key)
         ent_coef = entropy.apply_fn({"params": entropy.params})
-        # Shape (n_critics, batch_size, 1).
-        next_q = critics.apply_fn(critics.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
-        target_q = batch.targets(next_q.min(axis=0) - ent_coef * next_log_prob)
 
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         def critic_loss(params: Any) -> tuple[jax.Array, jax.Array]:

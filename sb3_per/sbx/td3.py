@@ -48,19 +48,32 @@ class PERTD3(PrioritizedJaxMixin, TD3):
         }
 
     @classmethod
-    def _update(cls, step: Step) -> Updated:
+    def _target(cls, step: Step, noise_key: jax.Array, dropout_key: jax.Array) -> jax.Array:
+        """
+        Compute the targets of the critics, with target policy smoothing.
+
+        :param step: networks and batch
+        :param noise_key: key for the noise of the next actions
+        :param dropout_key: key for dropout in the target networks
+        :return: targets, shape (batch_size, 1)
+        """
         critics, actor = step.networks
         batch = step.batch
-        key, noise_key, target_key, current_key = jax.random.split(step.key, 4)
-
-        # Target policy smoothing.
         clip = step.hyperparameters["target_noise_clip"]
         noise = jax.random.normal(noise_key, batch.actions.shape) * step.hyperparameters["target_policy_noise"]
         noise = jnp.clip(noise, -clip, clip)
         next_actions = jnp.clip(actor.apply_fn(actor.target_params, batch.next_observations) + noise, -1.0, 1.0)
         # Shape (n_critics, batch_size, 1).
-        next_q = critics.apply_fn(critics.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
-        target_q = batch.targets(next_q.min(axis=0))
+        next_q = critics.apply_fn(critics.target_params, batch.next_observations, next_actions, rngs={"dropout": dropout_key})
+        targets: jax.Array = batch.targets(next_q.min(axis=0))
+        return targets
+
+    @classmethod
+    def _update(cls, step: Step) -> Updated:
+        critics, actor = step.networks
+        batch = step.batch
+        key, noise_key, target_key, current_key = jax.random.split(step.key, 4)
+        target_q = cls._target(step, noise_key, target_key)
 
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         def critic_loss(params: Any) -> tuple[jax.Array, jax.Array]:

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from sbx import TQC
 
 from sb3_per.sbx.base import Metrics, Options, PrioritizedJaxMixin, Step, Updated
@@ -50,6 +49,7 @@ class PERTQC(PrioritizedJaxMixin, TQC):
     """
 
     has_scalar_td_loss = False
+    critic_states = ("qf1_state", "qf2_state")
 
     def _networks(self) -> Networks:
         return Networks(self.policy.qf1_state, self.policy.qf2_state, self.policy.actor_state, self.ent_coef_state)
@@ -66,24 +66,18 @@ class PERTQC(PrioritizedJaxMixin, TQC):
     def _options(self) -> TQCOptions:
         return TQCOptions(self.replay_buffer.scheme, self.policy_delay, self.policy.n_target_quantiles)
 
-    def _follow_schedules(self) -> None:
-        # Of the type that an update returns: the compiler tells it from a float.
-        actor_rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
-        critic_rate: Any = actor_rate
-        if self.initial_qf_learning_rate:
-            critic_rate = np.float32(self.initial_qf_learning_rate)
-        self._update_learning_rate(self.policy.actor_state.opt_state, actor_rate, "learning_rate_actor")
-        self._update_learning_rate(
-            [self.policy.qf1_state.opt_state, self.policy.qf2_state.opt_state], critic_rate, "learning_rate_critic"
-        )
-
     @classmethod
-    def _update(cls, step: Step) -> Updated:
+    def _target(cls, step: Step, noise_key: jax.Array, dropout_keys: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """
+        Compute the target quantiles of the critics.
+
+        :param step: networks and batch
+        :param noise_key: key for the next actions
+        :param dropout_keys: keys for dropout in the two target networks
+        :return: targets, shape (batch_size, n_target_quantiles)
+        """
         critic_1, critic_2, actor, entropy = step.networks
         batch = step.batch
-        key, noise_key, target_key_1, target_key_2 = jax.random.split(step.key, 4)
-        key, current_key_1, current_key_2 = jax.random.split(key, 3)
-
         distribution = actor.apply_fn(actor.params, batch.next_observations)
         next_actions = distribution.sample(seed=noise_key)
         next_log_prob = distribution.log_prob(next_actions)[:, None]
@@ -96,9 +90,21 @@ class PERTQC(PrioritizedJaxMixin, TQC):
             return quantiles
 
         # Pool the critics and drop the largest quantiles, against overestimation.
-        pooled = jnp.concatenate([next_quantiles(critic_1, target_key_1), next_quantiles(critic_2, target_key_2)], axis=1)
+        pooled = jnp.concatenate(
+            [next_quantiles(critic_1, dropout_keys[0]), next_quantiles(critic_2, dropout_keys[1])], axis=1
+        )
         kept = jnp.sort(pooled)[:, : step.options.n_target_quantiles]
-        targets = batch.targets(kept - ent_coef * next_log_prob)
+        targets: jax.Array = batch.targets(kept - ent_coef * next_log_prob)
+        return targets
+
+    @classmethod
+    def _update(cls, step: Step) -> Updated:
+        critic_1, critic_2, actor, entropy = step.networks
+        batch = step.batch
+        key, noise_key, target_key_1, target_key_2 = jax.random.split(step.key, 4)
+        key, current_key_1, current_key_2 = jax.random.split(key, 3)
+        targets = cls._target(step, noise_key, (target_key_1, target_key_2))
+        ent_coef = entropy.apply_fn({"params": entropy.params})
 
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         def critic_loss(params: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:

@@ -1,1 +1,7 @@
-"""Helpers without a subject of their own."""
+"""
+Helpers without a subject of their own.
+
+- ``checks.py``: checks of arguments; ``arguments.py``: options of command lines
+- ``compiled.py``: kernels of numba
+- ``origin.py``: whether code is of this package, of a library or of a user
+"""

@@ -61,7 +61,7 @@ def integer(least: int = 1) -> Allowed:
     return Allowed(f"an integer of at least {least}", is_allowed)
 
 
-FLAG = Allowed("True or False", lambda value: isinstance(value, (bool, np.bool_, numbers.Integral)))
+FLAG = Allowed("True or False", lambda value: isinstance(value, (bool, np.bool_, numbers.Integral)) and value in (0, 1))
 FRACTION = number("in [0, 1]", lambda x: 0.0 <= x <= 1.0)
 PATH = Allowed("a path", lambda value: isinstance(value, (str, os.PathLike)) and os.fspath(value) != "")
 AT_LEAST_0 = number("of at least 0", lambda x: x >= 0.0)

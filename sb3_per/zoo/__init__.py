@@ -7,6 +7,12 @@ Run the commands of RL Zoo with the prioritized algorithms::
 
 All options are those of the Zoo, except ``--resume``, ``--actors``, ``--demonstrations`` and ``--demonstration-fraction`` of
 ``train`` (see :mod:`sb3_per.zoo.runs`) and ``-o FILE`` of ``plot``. It needs the extra ``zoo``.
+
+- ``commands.py``: the commands; ``names.py``: names on the command line, and the command that comes next
+- ``registry.py``: the algorithms in RL Zoo; ``environments.py``: modules that register environments
+- ``runs.py``: RL Zoo's manager of a run, extended; ``hyperparameters.py``: numbers in its files; ``resume.py``: the model that
+  a stopped run continues from; ``tuning.py``: search spaces
+- ``summary.py``: the result of a run, for ``make train``
 """
 
 from sb3_per.zoo.commands import main

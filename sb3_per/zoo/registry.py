@@ -26,6 +26,9 @@ COMPILED: dict[str, str] = {
     f"sbx_{algo}": ALGORITHMS[algo] for algo in ("per_sac", "per_td3", "per_ddpg", "per_dqn", "per_tqc", "per_crossq")
 }
 
+#: Stock algorithms whose search spaces are used, where the Zoo has none of that name. CrossQ is SAC without target networks.
+SEARCH_SPACES: dict[str, str] = {"crossq": "sac", "dqn_lstm": "dqn", "sac_lstm": "sac"}
+
 #: All algorithms of this package, by name.
 OURS = {**ALGORITHMS, **COMPILED}
 
@@ -88,7 +91,9 @@ def register(sbx: bool = False) -> None:
     names = OURS if sbx else ALGORITHMS
     for algo in names:
         ALGOS[algo] = class_of(algo)
-        HYPERPARAMS_SAMPLER[algo] = functools.partial(tuning.sample, algo)
+        stock_name = algo.removeprefix("sbx_").removeprefix("per_")
+        space = SEARCH_SPACES.get(stock_name, stock_name)
+        HYPERPARAMS_SAMPLER[algo] = functools.partial(tuning.sample, algo, class_of(algo), space)
         HYPERPARAMS_CONVERTER[algo] = functools.partial(tuning.convert, algo)
     if sbx:
         import sbx as stock

@@ -151,8 +151,9 @@ class RunManager(ExperimentManager):
         if self.tuned is not None and "replay_buffer_kwargs" not in (self.custom_hyperparams or {}):
             settings = tuning.join(settings, self.tuned)
         if self.options.demonstrations is not None:
-            share = self.options.demonstration_fraction or settings.get("demonstration_fraction")
-            settings["demonstration_fraction"] = share or _DEMONSTRATION_FRACTION
+            if self.options.demonstration_fraction is not None:
+                settings["demonstration_fraction"] = self.options.demonstration_fraction
+            settings.setdefault("demonstration_fraction", _DEMONSTRATION_FRACTION)
         if settings:
             hyperparams["replay_buffer_kwargs"] = settings
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
+from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.sampling.schemes import PriorityScheme, make_scheme
 
 
@@ -46,15 +47,16 @@ SIZES = {"sequence_length_pow": (3, 6), "burn_in": (0, 40), "lstm_hidden_size_po
 _TUNED_BY_ZOO = ("n_sampled_goal", "goal_selection_strategy")
 _HINDSIGHT = {*_TUNED_BY_ZOO, "copy_info_dict", "update_from_virtual"}
 
-# The stock class whose search space is used. The Zoo has none for CrossQ, which is SAC without target networks.
-_STOCK = {"crossq": "sac"}
 
-
-def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+def sample(
+    algo: str, cls: Any, space: str, trial: Any, n_actions: int, n_envs: int, additional_args: dict[str, Any]
+) -> dict[str, Any]:
     """
     Choose hyperparameters for a trial.
 
     :param algo: name of a prioritized algorithm
+    :param cls: its class
+    :param space: name of the stock algorithm whose search space is used
     :param trial: trial of Optuna
     :param n_actions: number of dimensions of the action space
     :param n_envs: number of environments
@@ -66,26 +68,26 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
     if isinstance(of_file.get("scheme"), PriorityScheme):
         raise ValueError(f"Tuning chooses among named schemes and cannot replace {of_file['scheme']}: name a scheme instead")
     has_hindsight = not _HINDSIGHT.isdisjoint(of_file)
-    without_lap = algo.endswith(("qrdqn", "tqc", "_lstm"))
-    scheme = trial.suggest_categorical("scheme", CHOICES["scheme"][:2] if without_lap else CHOICES["scheme"])
+    is_recurrent = issubclass(cls, RecurrentMixin)
+    takes_lap = cls.has_scalar_td_loss and not is_recurrent
+    scheme = trial.suggest_categorical("scheme", CHOICES["scheme"] if takes_lap else CHOICES["scheme"][:2])
     tuned = {"scheme": scheme}
-    for name in _tuned_with(scheme, algo, has_hindsight, of_file):
+    for name in _tuned_with(scheme, is_recurrent, has_hindsight, of_file):
         tuned[name] = trial.suggest_float(name, RANGES[name].low, RANGES[name].high, log=RANGES[name].log)
-    if "dqn" not in algo and not _is_recurrent(algo):
+    if cls.has_actor and not is_recurrent:
         tuned["actor_batch"] = trial.suggest_categorical("actor_batch", CHOICES["actor_batch"])
     # The Zoo sets this only for SB3's own class.
     additional_args["using_her_replay_buffer"] = has_hindsight
-    stock = algo.removeprefix("sbx_").removeprefix("per_").removesuffix("_lstm")
-    hyperparams = HYPERPARAMS_SAMPLER[_STOCK.get(stock, stock)](trial, n_actions, n_envs, additional_args)
+    hyperparams = HYPERPARAMS_SAMPLER[space](trial, n_actions, n_envs, additional_args)
     goals = hyperparams.pop("replay_buffer_kwargs", {})
     for name in _TUNED_BY_ZOO:
         if name in goals:
             tuned[name] = goals[name]
-    sizes = {name: trial.suggest_int(name, *limits) for name, limits in SIZES.items() if _is_recurrent(algo)}
+    sizes = {name: trial.suggest_int(name, *limits) for name, limits in SIZES.items() if is_recurrent}
     return _adapted(algo, hyperparams, sizes, join(of_file, tuned))
 
 
-def _tuned_with(scheme: str, algo: str, has_hindsight: bool, of_file: dict[str, Any]) -> list[str]:
+def _tuned_with(scheme: str, is_recurrent: bool, has_hindsight: bool, of_file: dict[str, Any]) -> list[str]:
     """Name the settings that are tuned with a scheme. Not ``unique``: a batch can be larger than what is stored."""
     names = ["alpha"]
     if scheme == "lap":
@@ -94,7 +96,7 @@ def _tuned_with(scheme: str, algo: str, has_hindsight: bool, of_file: dict[str, 
         names.append("beta_start")
     if scheme == "proportional":
         names.append("epsilon")
-    if _is_recurrent(algo):
+    if is_recurrent:
         names.append("eta")
     elif not has_hindsight and "age_decay" not in of_file:  # both favour recent transitions, and the buffer takes one
         names.append("recency")
@@ -137,10 +139,6 @@ def join(of_file: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
         # Beta never decreases. Its range is the same in all trials, whatever the file says of its end.
         joined["beta_start"] = min(joined["beta_start"], joined["beta_end"])
     return joined
-
-
-def _is_recurrent(algo: str) -> bool:
-    return algo.endswith("_lstm")
 
 
 def _adapted(algo: str, hyperparams: dict[str, Any], sizes: dict[str, int], settings: dict[str, Any]) -> dict[str, Any]:

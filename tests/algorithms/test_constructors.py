@@ -4,6 +4,7 @@ import inspect
 import os
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -29,15 +30,11 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from tests.helpers.models import STOCK
+from tests.helpers.models import ADDED_ARGUMENTS, STOCK, env_of
 from tests.helpers.project import ROOT
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=20, batch_size=8, device="cpu")
 ALL = (*STOCK, PERRecurrentDQN, PERRecurrentSAC)
-
-
-def env_of(cls: Any) -> str:
-    return "CartPole-v1" if issubclass(cls, (DQN, QRDQN)) else "Pendulum-v1"
 
 
 # ---- signatures
@@ -48,7 +45,7 @@ def test_the_signature_is_that_of_the_stock_class():
         shown = list(inspect.signature(cls).parameters.values())
         stock = list(inspect.signature(STOCK[cls]).parameters.values())
         assert shown[: len(stock)] == stock
-        assert {p.name: p.default for p in shown[len(stock) :]} == ({"double_q": False} if cls is PERDQN else {})
+        assert {p.name: p.default for p in shown[len(stock) :]} == ADDED_ARGUMENTS.get(cls, {})
 
 
 def test_the_constructor_and_subclasses_of_users_show_the_same_arguments():
@@ -225,6 +222,22 @@ def test_gamma_in_replay_buffer_kwargs_must_agree_with_the_argument(tmp_path):
         model = PERDQN("MlpPolicy", "CartPole-v1", gamma=0.9, **kwargs)
         model.save(tmp_path / "model")
         assert PERDQN.load(tmp_path / "model", gamma=0.8).replay_buffer.settings.gamma == 0.8
+
+
+def test_a_contradiction_is_refused_although_one_value_is_the_default(tmp_path):
+    PERDQN("MlpPolicy", "CartPole-v1", **SMALL).save(tmp_path / "model")
+    for name, given, other in (("gamma", 0.99, 0.5), ("n_steps", 1, 5)):
+        arguments: dict[str, Any] = {name: given, "replay_buffer_kwargs": {name: other}}
+        for make in (partial(PERDQN, "MlpPolicy", "CartPole-v1", **SMALL), partial(PERDQN.load, tmp_path / "model")):
+            with pytest.raises(ValueError, match=f"{name}={given} contradicts .*{other}.*: give {name} to PERDQN alone"):
+                make(**arguments)
+
+
+def test_load_names_the_place_of_a_setting_of_the_buffer(tmp_path):
+    PERDQN("MlpPolicy", "CartPole-v1", **SMALL).save(tmp_path / "model")
+    with pytest.raises(TypeError, match=r"PERDQN has no argument 'alpha'.*replay_buffer_kwargs=dict\(alpha=0\.9\)"):
+        PERDQN.load(tmp_path / "model", alpha=0.9)
+    assert PERDQN.load(tmp_path / "model", gamma=0.9, own=3).own == 3
 
 
 def test_replay_buffer_kwargs_must_be_a_dictionary():

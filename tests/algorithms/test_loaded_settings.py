@@ -12,7 +12,7 @@ from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 
-from sb3_per import LAP, PERDQN, PrioritizedHerReplayBuffer, Proportional
+from sb3_per import LAP, PERDQN, PERRecurrentDQN, PrioritizedHerReplayBuffer, Proportional
 from sb3_per.sampling.schemes import Shuffled
 
 SMALL: dict[str, Any] = dict(buffer_size=40, learning_starts=10, batch_size=4, policy_kwargs=dict(net_arch=[4]), seed=0)
@@ -46,6 +46,13 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         dict(n_steps=2, gamma=0.7, settings=dict(scheme="rank", beta_start=0.9)),
     ),
 }
+# Arguments that the algorithms of this package add: class, policy, name, values that are refused, and one that is not.
+ADDED = [
+    (PERDQN, "MlpPolicy", "double_q", ("no", 5, None, 1.0), np.True_),
+    (PERRecurrentDQN, "MlpLstmPolicy", "double_q", ("no",), 1),
+    (PERRecurrentDQN, "MlpLstmPolicy", "value_rescaling", ("no", 2), True),
+]
+
 # LAP has no weights; beta is still saved.
 pytestmark = pytest.mark.filterwarnings("ignore:beta_start=0.2 has no effect")
 
@@ -171,3 +178,17 @@ def test_a_buffer_that_does_not_fit_leaves_the_model_as_it_was(tmp_path):
     ends = model.replay_buffer.dones.sum()
     model.learn(1, reset_num_timesteps=False)
     assert model.replay_buffer.dones[:15].sum() == ends
+
+
+def test_added_arguments_are_checked_by_the_constructor_and_by_load(tmp_path):
+    for cls, policy, name, refused, allowed in ADDED:
+        env = gym.make("CartPole-v1")
+        small = dict(buffer_size=500, policy_kwargs=dict(net_arch=[4]))
+        model = cls(policy, env, **small, **{name: allowed})
+        assert getattr(model, name) == allowed
+        model.save(tmp_path / "model")
+        for value in refused:
+            with pytest.raises(ValueError, match=f"{name} must be True or False, not {value!r}"):
+                cls(policy, env, **small, **{name: value})
+            with pytest.raises(ValueError, match=f"{name} must be True or False, not {value!r}"):
+                cls.load(tmp_path / "model", **{name: value})

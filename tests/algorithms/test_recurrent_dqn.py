@@ -52,7 +52,7 @@ def learned(_learned) -> PERRecurrentDQN:
 
 def unrolled(network: Any, batch: Any) -> th.Tensor:
     """Compute the Q-values at all observations of windows."""
-    return network(network.unroll_memory(batch))
+    return network(network.unroll(batch))
 
 
 def q_by_hand(model: PERRecurrentDQN, ids: list[int], states: list[np.ndarray]) -> np.ndarray:
@@ -61,7 +61,7 @@ def q_by_hand(model: PERRecurrentDQN, ids: list[int], states: list[np.ndarray]) 
     found = []
     with th.no_grad():
         for id_ in ids:
-            outputs, tensors = model.q_net.step_memory(th.as_tensor(model.replay_buffer.seen[id_][0][None]), tensors)
+            outputs, tensors = model.q_net.step(th.as_tensor(model.replay_buffer.seen[id_][0][None]), tensors)
             found.append(model.q_net(outputs)[0].numpy())
     return np.array(found)
 

@@ -69,7 +69,7 @@ def test_unrolled_windows_have_the_states_of_acting(setting, n_layers):
     buffer = model.replay_buffer
     batch = buffer.sample(16)
     with th.no_grad():
-        unrolled = [network.unroll_memory(batch) for network in networks(model)]
+        unrolled = [network.unroll(batch) for network in networks(model)]
     n_full = 0
     for i, ids, length, prefix_start in histories(buffer, batch):
         for network, features in zip(networks(model), unrolled, strict=True):
@@ -81,7 +81,7 @@ def test_unrolled_windows_have_the_states_of_acting(setting, n_layers):
                 for state, of_acting in zip(states, acting[own], strict=True):
                     np.testing.assert_allclose(state[:, 0], of_acting, rtol=1e-4, atol=1e-5)
                 with th.no_grad():
-                    outputs, states = network.step_memory(th.as_tensor(obs[None]), states)
+                    outputs, states = network.step(th.as_tensor(obs[None]), states)
                 expected.append(outputs)
             by_hand = th.cat(expected[-length:])
             np.testing.assert_allclose(features[:length, i], by_hand, rtol=1e-4, atol=1e-5)
@@ -129,18 +129,18 @@ def test_burn_in_warms_up_each_network(learned):
     other = batch._replace(prefix=batch.prefix + 1.0)
     with th.no_grad():
         for network in networks(model):
-            changed = (network.unroll_memory(batch) - network.unroll_memory(other)).abs().amax(dim=(0, 2)).numpy()
+            changed = (network.unroll(batch) - network.unroll(other)).abs().amax(dim=(0, 2)).numpy()
             np.testing.assert_array_equal(changed > 1e-5, has_prefix)
         # Other states show which states the actor uses, and which the critics use.
         for network, own in zip(networks(model), ([0, 1], [2, 3], [2, 3]), strict=True):
             for i in range(4):
                 states = tuple(state + 1.0 * (i == j) for j, state in enumerate(batch.states))
-                is_same = th.equal(network.unroll_memory(batch), network.unroll_memory(batch._replace(states=states)))
+                is_same = th.equal(network.unroll(batch), network.unroll(batch._replace(states=states)))
                 assert is_same == (i not in own)
-        before = [network.unroll_memory(batch) for network in networks(model)]
+        before = [network.unroll(batch) for network in networks(model)]
         for parameter in model.critic_target.lstm.parameters():
             parameter.add_(0.1)
-        is_same = [th.equal(a, network.unroll_memory(batch)) for a, network in zip(before, networks(model), strict=True)]
+        is_same = [th.equal(a, network.unroll(batch)) for a, network in zip(before, networks(model), strict=True)]
         assert is_same == [True, True, False]
 
 
@@ -200,7 +200,7 @@ def test_losses_equal_a_scalar_reference():
     for parameter in (*model.policy.parameters(), model.log_ent_coef):
         parameter.requires_grad_(False)
     with th.no_grad():
-        actor, critic, target = (network.unroll_memory(batch) for network in networks(model))
+        actor, critic, target = (network.unroll(batch) for network in networks(model))
     ent_coef = float(model.log_ent_coef.detach().exp())
     n_steps = int(batch.mask.sum())
     th.manual_seed(3)
@@ -333,9 +333,9 @@ def test_lstm_learning_rate_applies_only_to_lstms():
     assert [rate[0] for rate in rates(model)] == [1e-3] * 2
     assert all(0.0 <= rate[1] < 0.1 / 3 for rate in rates(model))
     for network in networks(model)[:2]:
-        others, memory = ({id(p) for p in group["params"]} for group in network.optimizer.param_groups)
-        assert memory == {id(p) for p in network.lstm.parameters()}
-        assert others == {id(p) for p in network.parameters()} - memory
+        others, of_lstm = ({id(p) for p in group["params"]} for group in network.optimizer.param_groups)
+        assert of_lstm == {id(p) for p in network.lstm.parameters()}
+        assert others == {id(p) for p in network.parameters()} - of_lstm
     assert rates(make(learning_rate=1e-3).learn(80)) == [[1e-3] * 2] * 2
 
 

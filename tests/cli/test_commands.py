@@ -20,7 +20,7 @@ from sb3_per.zoo import summary
 from tests.helpers.buffers import fill, make_buffer
 from tests.helpers.project import ROOT
 
-COMMANDS = (*cli.COMMANDS, *cli.OURS)
+COMMANDS = tuple(cli.COMMANDS)
 TASK = ("--algo", "per_dqn", "--env", "CartPole-v1")
 
 # Packages of extras: a plain installation has none of them.
@@ -126,7 +126,7 @@ def test_a_package_that_an_environment_lacks_is_one_line(monkeypatch, capsys):
     def render(*_):
         raise DependencyNotInstalled('pygame is not installed, run `pip install "gymnasium[classic-control]"`')
 
-    monkeypatch.setattr(cli, "run", render)
+    monkeypatch.setattr(cli.zoo, "run", render)
     with pytest.raises(SystemExit) as ended:
         cli.main(["record-video", *TASK])
     assert ended.value.code == 1

@@ -47,7 +47,7 @@ def prepare(command: str, folder) -> None:
 
 
 def test_all_commands_are_in_the_list():
-    assert set(COMMANDS) == {*cli.COMMANDS, *cli.OURS}
+    assert set(COMMANDS) == set(cli.COMMANDS)
 
 
 # Other quick tests run them: tests/compare/test_command.py, and test_doctor_on_a_healthy_installation.
@@ -61,7 +61,7 @@ def test_the_first_form_runs_to_its_end(command, folder, capfd):
     run(command)
     streams = capfd.readouterr()
     assert "Traceback" not in streams.out + streams.err
-    if command in cli.COMMANDS:
+    if command in cli.zoo.COMMANDS:
         assert ": sb3-per " in streams.out.splitlines()[-1]
 
 

@@ -25,7 +25,8 @@ def results_of(stock=100.0, twin=100.0, setting=100.0, control=100.0, n_seeds=15
         mean = {"stock": stock, "uniform": twin, "setting": setting, "shuffled": control}[arm.kind]
         scores = mean + rng.permutation(np.linspace(-5, 5, n_seeds))
         curves[arm.name] = np.tile(scores[None, :, None], (len(rates), 1, 5))
-    return Results(list(arms), curves, dict.fromkeys(curves, 1_234.0), np.array([19.0, 21.0]), list(rates))
+    updates, spreads = dict.fromkeys(curves, 1_234.0), dict.fromkeys(curves, 0.5)
+    return Results(list(arms), curves, updates, np.array([19.0, 21.0]), list(rates), spreads)
 
 
 def answer_of(results: Results) -> str:

@@ -28,3 +28,10 @@ def trained(cls: Any, timesteps: int = 60, **kwargs: Any) -> Any:
 
 # Every algorithm and the stock class that it replaces.
 STOCK = {PERSAC: SAC, PERTD3: TD3, PERDDPG: DDPG, PERDQN: DQN, PERQRDQN: QRDQN, PERTQC: TQC, PERCrossQ: CrossQ}
+
+# Algorithms whose updates with equal weights equal those of the stock class to the bit, for batches of 32. Those of the others
+# add in another order, and differ in the last digits.
+BIT_EQUAL = (PERSAC, PERTD3, PERDDPG, PERDQN)
+
+# Arguments that an algorithm adds to those of the stock class, with their defaults.
+ADDED_ARGUMENTS = {PERDQN: dict(double_q=False)}

@@ -95,8 +95,8 @@ def learn_with_seams(model: Any, is_continuous: bool = False) -> None:
 
 def transitions_of(model: Any, batch: Any) -> Any:
     """Select the single steps of windows, as an update has them."""
-    acting = model.policy.memories[0]
-    return transitions_in(batch, {acting: acting.unroll_memory(batch)})
+    acting = model.policy.recurrent_networks[0]
+    return transitions_in(batch, {acting: acting.unroll(batch)})
 
 
 def critic_loss(model: Any, batch: Any) -> tuple[th.Tensor, th.Tensor]:

@@ -1,4 +1,4 @@
-"""``BufferCheckpointCallback`` saves checkpoints, and ``latest_checkpoint`` finds the newest complete one."""
+"""``BufferCheckpointCallback`` saves checkpoints, and ``latest_checkpoint`` finds the latest complete one."""
 
 import inspect
 import os
@@ -66,6 +66,17 @@ def test_latest_checkpoint_finds_the_newest_pair_of_a_run(tmp_path):
     loaded.load_replay_buffer(buffer_path)
     assert loaded.num_timesteps == 120
     assert_same(snapshot(loaded.replay_buffer), states.states[120])
+
+
+def test_latest_checkpoint_has_the_most_steps_or_the_given_prefix(tmp_path):
+    for prefix, n_steps in (("old", 40), ("new[1]", 20)):
+        make_model().learn(n_steps, callback=BufferCheckpointCallback(20, str(tmp_path), prefix))
+    old, new = tmp_path / "old_40_steps.zip", tmp_path / "new[1]_20_steps.zip"
+    for given, model in ((None, old), ("old", old), ("new[1]", new)):
+        assert latest_checkpoint(tmp_path, name_prefix=given).model == model
+    assert latest_checkpoint(tmp_path, "ol") is None
+    with pytest.raises(ValueError, match="name_prefix must be None or a string, not 5"):
+        latest_checkpoint(tmp_path, 5)
 
 
 def test_models_without_a_buffer_are_no_checkpoint(tmp_path):

@@ -1,11 +1,9 @@
-"""The rules of the house: who may import whom, and how long a function may be."""
+"""The rules of the house: who may import whom, and that each folder lists its files."""
 
 import ast
 import graphlib
-import io
 import re
 import sys
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +15,6 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 FOLDERS = (
     "utils storage sampling buffers monitoring persistence integrations algorithms sbx distributed zoo compare cli"
 ).split()
-
-NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
 def is_module(name: str) -> bool:
@@ -47,22 +43,17 @@ def imports_of(name: str) -> Iterator[str]:
         yield from filter(is_module, found)
 
 
-def code_lines(name: str) -> set[int]:
-    """Lines with a token other than a comment or a docstring."""
-    code: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(FILES[name].read_text(encoding="utf-8")).readline):
-        if token.type not in NO_CODE:
-            code |= set(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(TREES[name]):
-        has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None
-        if has_docstring:
-            code -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    return code
-
-
 def test_nothing_is_loose_at_the_top_level():
     assert {path.name for path in PACKAGE.iterdir() if path.is_file()} == {"__init__.py", "__main__.py", "py.typed"}
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(FOLDERS)
+
+
+def test_the_docstring_of_a_folder_lists_its_files():
+    for name, path in FILES.items():
+        folder, _, module = name.rpartition(".")
+        if not module.startswith("__"):
+            listed = ast.get_docstring(TREES[f"{folder}.__init__"])
+            assert listed is not None and f"``{path.name}``" in listed, f"the __init__.py of its folder does not list {path}"
 
 
 def test_folders_import_only_those_below_them():

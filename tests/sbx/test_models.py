@@ -70,6 +70,16 @@ def test_what_cannot_work_is_refused_when_constructed():
 
 
 @pytest.mark.slow
+def test_double_q_is_checked_by_the_constructor_and_by_load(tmp_path):
+    model = make("dqn", double_q=True)
+    model.save(tmp_path / "model")
+    for value in ("no", 5):
+        with pytest.raises(ValueError, match=f"double_q must be True or False, not {value!r}"):
+            make("dqn", double_q=value)
+        with pytest.raises(ValueError, match=f"double_q must be True or False, not {value!r}"):
+            type(model).load(tmp_path / "model", double_q=value)
+
+
 def test_schemes_with_a_loss_of_their_own_are_refused_by_quantiles():
     for scheme in ("lap", "pal"):
         with pytest.raises(NotImplementedError, match="regresses quantiles"):
@@ -248,8 +258,8 @@ def test_hindsight_gives_the_networks_the_joined_parts_of_an_observation():
     batch = model.replay_buffer.sample(BATCH_SIZE)
     names = ("achieved_goal", "desired_goal", "observation")
     observations = {name: batch.observations[name] + number for number, name in enumerate(names)}  # all three differ
-    arrays = model._input_of(batch._replace(observations=observations), updates_actor=False)
-    for joined, parts in ((arrays.observations, observations), (arrays.next_observations, batch.next_observations)):
+    jax_batch = model._jax_batch_of(batch._replace(observations=observations), updates_actor=False)
+    for joined, parts in ((jax_batch.observations, observations), (jax_batch.next_observations, batch.next_observations)):
         np.testing.assert_array_equal(joined, np.concatenate([parts[name].numpy() for name in names], axis=1))
 
 

@@ -329,6 +329,62 @@ def test_a_large_call_goes_to_the_device_in_parts(monkeypatch):
     assert calls == ["sample"] * 2 + ["update_priorities"] * 2 + ["sample", "update_priorities"] and model._n_updates == 3
 
 
+# ---- schedules
+
+
+@pytest.mark.parametrize("name", names("td3"))
+def test_learning_rates_follow_their_schedule(name, tmp_path):
+    """Networks move while the rate is above 0, and then stop; also after a reset of the parameters, and in a loaded model."""
+
+    def schedule(progress: float) -> float:
+        return 1e-2 if progress > 0.5 else 0.0
+
+    def moves(model: Any) -> bool:
+        networks = (*model.actor_states, *model.critic_states)
+        before = jax.tree.map(np.asarray, [getattr(model.policy, each).params for each in networks])
+        model.train(2, BATCH_SIZE)
+        after = [getattr(model.policy, each).params for each in networks]
+        return any(jax.tree.leaves(jax.tree.map(lambda one, other: bool((one != other).any()), before, after)))
+
+    resets: dict[str, Any] = {} if name in ("dqn", "ddpg") else dict(param_resets=[10])  # not an argument of all classes
+    rate_of_critics: dict[str, Any] = dict(qf_learning_rate=None) if name == "ddpg" else {}
+    model = make(name, learning_rate=schedule, **resets, **rate_of_critics)
+    fill([model.replay_buffer], 30)
+    model.set_logger(Logger(None, []))
+    assert moves(model)
+    model._current_progress_remaining = 0.4
+    assert not moves(model)
+    assert logged(model)["train/learning_rate_critic"] == 0.0
+    if resets:
+        model.num_timesteps = 10
+        model._reset_networks()
+        assert not moves(model)
+    model.save(tmp_path / "model")
+    loaded = type(model).load(tmp_path / "model", env=model.env)
+    for mine, theirs in zip(leaves(loaded), leaves(model), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    fill([loaded.replay_buffer], 30)
+    loaded.set_logger(Logger(None, []))
+    assert not moves(loaded)
+    loaded._current_progress_remaining = 1.0
+    assert moves(loaded)
+
+
+def test_a_schedule_that_is_constant_gives_the_update_of_sbx():
+    model, stock = make("td3", learning_rate=lambda progress: 1e-2), make("td3", stock=True, learning_rate=1e-2)
+    fill([model.replay_buffer], 30)
+    for _ in range(2):
+        batch = model.replay_buffer.sample(BATCH_SIZE)._replace(weights=th.ones(BATCH_SIZE, 1))
+        for each in (model, stock):
+            each.set_logger(Logger(None, []))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(each.replay_buffer, "sample", lambda *args, batch=batch, **kwargs: batch)
+                each.train(gradient_steps=1, batch_size=BATCH_SIZE)
+    for network in ("actor_state", "qf_state"):
+        mine, theirs = getattr(model.policy, network), getattr(stock.policy, network)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=RTOL, atol=ATOL), mine.params, theirs.params)
+
+
 # ---- what stops a run, and what a subclass changes
 
 
@@ -383,3 +439,19 @@ def test_a_subclass_whose_critic_update_would_be_ignored_is_refused():
         cls = type("Own", (ALGORITHMS[name][0],), {function: staticmethod(lambda *args: args)})
         with pytest.raises(NotImplementedError, match=rf"Own.{function}\(\) is not .* no effect.*_update"):
             cls("MlpPolicy", env, policy_kwargs=dict(net_arch=[4, 4]), buffer_size=80)
+
+
+def test_a_subclass_may_change_the_target_alone():
+    """The targets are 3 everywhere, and so the TD errors are 3 minus the estimates."""
+    model = shared("td3")
+    batch = weighted(model.replay_buffer.sample(BATCH_SIZE))
+
+    class Own(ALGORITHMS["td3"][0]):
+        @classmethod
+        def _target(cls, step: Step, noise_key: Any, dropout_key: Any) -> Any:
+            return jnp.full((BATCH_SIZE, 1), 3.0)
+
+    jax_batch = model._jax_batch_of(batch, updates_actor=False)
+    step = Step(model._networks(), model.key, jax_batch, model._hyperparameters(), model._options())
+    td_errors = Own._update(step).td_errors
+    np.testing.assert_allclose(td_errors, 3.0 - estimates("td3", model, batch), rtol=1e-4, atol=1e-5)

@@ -173,8 +173,9 @@ def test_a_run_takes_demonstrations_from_a_directory(zoo, capsys):
     model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=50, learning_starts=100).learn(40)
     save_buffer(model.replay_buffer, "demonstrations.buffer")
     given: tuple[str, ...] = ("--demonstrations", "demonstrations.buffer", "--save-replay-buffer")
-    of_file: dict[str, float] = {}
-    for options, expected in (((), 0.25), ((), 0.5), (("--demonstration-fraction", "0.4"), 0.4)):
+    by_option = ("--demonstration-fraction", "0.4")
+    half = dict(demonstration_fraction=0.5)
+    for options, of_file, expected in (((), {}, 0.25), ((), half, 0.5), (by_option, half, 0.4)):
         entry = settings(n_timesteps=55, replay_buffer_kwargs=dict(alpha=0.5, **of_file))
         run = zoo("train", "per_sac", *given, *options, entry=entry)
         assert f"Added 40 demonstrations from demonstrations.buffer: {expected:.0%} of each batch" in capsys.readouterr().out
@@ -182,9 +183,11 @@ def test_a_run_takes_demonstrations_from_a_directory(zoo, capsys):
         assert trained.replay_buffer_kwargs == dict(alpha=0.5, demonstration_fraction=expected)
         written = yaml.unsafe_load((run / "Pendulum-v1" / "config.yml").read_text())
         assert written["replay_buffer_kwargs"] == trained.replay_buffer_kwargs
-        of_file = dict(demonstration_fraction=0.5)
     (saved,) = run.glob("*.buffer")
     assert len(load_buffer(trained.replay_buffer, saved).demonstrations) == 40
+    entry = settings(n_timesteps=55, replay_buffer_kwargs=dict(demonstration_fraction=0.0))
+    with pytest.warns(UserWarning, match="demonstration_fraction=0.0 draws none"):
+        zoo("train", "per_sac", *given, entry=entry)
 
 
 REFUSED = (

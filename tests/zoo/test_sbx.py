@@ -53,7 +53,7 @@ def test_other_commands_do_not_load_jax():
 def test_a_comparison_pairs_ours_with_the_stock_class_of_sbx():
     for algo in ("sbx_sac", "sbx_per_sac"):
         task = Task(algo, "Pendulum-v1")
-        assert (task.stock_algo, task.our_algo) == ("sbx_sac", "sbx_per_sac")
+        assert (task.stock_algo, task.require_our_algo()) == ("sbx_sac", "sbx_per_sac")
     assert Task("sbx_sac", "Pendulum-v1").config == Task("sac", "Pendulum-v1").config
     assert Task("sbx_per_sac", "Pendulum-v1").config == Task("per_sac", "Pendulum-v1").config
 

@@ -9,10 +9,11 @@ from stable_baselines3 import DQN
 from sb3_per.algorithms.arguments import with_defaults
 from sb3_per.algorithms.dqn import PERDQN
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
-from sb3_per.algorithms.recurrent.networks import Memory
+from sb3_per.algorithms.recurrent.networks import ActingStates
 from sb3_per.algorithms.recurrent.q_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
 from sb3_per.buffers import PrioritizedReplayBufferSamples
+from sb3_per.utils.checks import FLAG, check_argument
 
 #: Keyword arguments of :class:`PERRecurrentDQN` as in R2D2 (Kapturowski et al. 2019, table 2). In the paper, 256 actors fill
 #: the buffer while one learner makes five updates a second. Here ``train_freq`` sets the replay ratio.
@@ -74,9 +75,17 @@ class PERRecurrentDQN(RecurrentMixin, PERDQN):
         self.value_rescaling = value_rescaling
         super().__init__(**with_defaults(DQN, args, kwargs, self.changed_defaults), double_q=double_q)
 
+    def _setup_model(self) -> None:
+        check_argument("value_rescaling", self.value_rescaling, FLAG)  # `load` may have set it, too
+        super()._setup_model()
+
     def predict(
-        self, observation: Any, state: Memory = None, episode_start: np.ndarray | None = None, deterministic: bool = False
-    ) -> tuple[np.ndarray, Memory]:
+        self,
+        observation: Any,
+        state: ActingStates = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, ActingStates]:
         """
         Choose actions. Every environment explores on its own.
 

@@ -11,7 +11,8 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.noise import ActionNoise
 
-from sb3_per.algorithms.recurrent.networks import Memory, WindowSteps, transitions_in, zero_at_starts, zero_states
+from sb3_per.algorithms.arguments import contradiction
+from sb3_per.algorithms.recurrent.networks import ActingStates, WindowSteps, transitions_in, zero_at_starts, zero_states
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 
@@ -36,10 +37,10 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     _n_learned = 0
 
     # Recurrent states before `_last_obs`; None before the first step.
-    _memory: Memory = None
+    _states: ActingStates = None
 
     # Recurrent states after it, from the choice of an action until its step is stored.
-    _next_memory: Memory = None
+    _next_states: ActingStates = None
 
     # ---- acting
 
@@ -55,11 +56,11 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         :return: actions for the environments, and for the buffer
         """
         assert self._last_obs is not None and self._last_episode_starts is not None
-        memory = self._memory
-        if memory is None or memory[0].shape[1] != n_envs:
-            memory = zero_states(self.policy.state_shapes, n_envs)
-        self._memory = zero_at_starts(memory, self._last_episode_starts)
-        actions, self._next_memory = self.predict(self._last_obs, self._memory, deterministic=False)
+        states = self._states
+        if states is None or states[0].shape[1] != n_envs:
+            states = zero_states(self.policy.state_shapes, n_envs)
+        self._states = zero_at_starts(states, self._last_episode_starts)
+        actions, self._next_states = self.predict(self._last_obs, self._states, deterministic=False)
         is_warmup = self.num_timesteps < learning_starts
         if is_warmup and not (self.use_sde and self.use_sde_at_warmup):
             actions = np.array([self.action_space.sample() for _ in range(n_envs)])
@@ -74,9 +75,9 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         self, replay_buffer: Any, buffer_action: np.ndarray, new_obs: Any, reward: np.ndarray, dones: np.ndarray, infos: Any
     ) -> None:
         """Store a step as SB3 does, with the states before it and the starts of episodes."""
-        buffer_with_states: Any = _WithStates(replay_buffer, self._last_episode_starts, self._memory)
+        buffer_with_states: Any = _WithStates(replay_buffer, self._last_episode_starts, self._states)
         super()._store_transition(buffer_with_states, buffer_action, new_obs, reward, dones, infos)
-        self._memory = self._next_memory
+        self._states = self._next_states
         self._last_episode_starts = np.array(dones, dtype=bool)
 
     # ---- learning
@@ -119,9 +120,9 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
             ``per/valid_fraction``, the share of the windows that is not padding, and ``per/replay_ratio``, how often a step
             has been learned so far
         """
-        # The network that acts changes in the last step of an update, after all of its uses: unroll it once for all.
-        acting = self.policy.memories[0]
-        transitions = transitions_in(batch, {acting: acting.unroll_memory(batch)})
+        # The acting network's optimizer steps last, so one unrolling serves all its forward passes in this update.
+        acting = self.policy.recurrent_networks[0]
+        transitions = transitions_in(batch, {acting: acting.unroll(batch)})
         td_errors, metrics = super()._update(transitions, gradient_step)
         self._n_learned += len(transitions.indices)
         metrics["per/valid_fraction"] = batch.mask.float().mean()
@@ -140,10 +141,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         for name in ("sequence_length", "burn_in"):
             given = getattr(self, name)
             if settings.setdefault(name, given) != given:
-                raise ValueError(
-                    f"{name}={given} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}: give {name} to "
-                    f"{type(self).__name__} alone"
-                )
+                raise ValueError(contradiction(type(self), name, given, self.replay_buffer_kwargs))
         settings["state_shapes"] = self.policy_class.state_shapes_of(**self.policy_kwargs)  # the policy is made later
         return settings
 
@@ -157,7 +155,7 @@ class _WithStates:
     :param states: recurrent states before the step
     """
 
-    def __init__(self, buffer: Any, episode_starts: np.ndarray | None, states: Memory):
+    def __init__(self, buffer: Any, episode_starts: np.ndarray | None, states: ActingStates):
         self.buffer = buffer
         self.episode_starts = episode_starts
         self.states = states

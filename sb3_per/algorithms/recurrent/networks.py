@@ -1,5 +1,14 @@
 """
 Put an LSTM before a network of SB3. It runs step by step while acting, and over windows while learning, with time first.
+
+An update of windows is the update of the algorithm without an LSTM, on the single steps of the windows:
+
+1. ``transitions_in`` lists the steps as a batch of transitions. In place of observations, it holds :class:`WindowSteps`: the
+   windows, and the places of the steps in them. Actions, rewards and weights are those of the steps.
+2. The algorithm gives its ``observations`` and ``next_observations`` to SB3's networks, as always.
+3. SB3's networks call ``extract_features``, which runs the LSTM over the windows and picks the outputs at the places.
+4. A network whose weights stay the same during all its passes is unrolled once: its outputs are in ``WindowSteps.unrolled``.
+5. ``in_windows`` puts the TD errors of the steps back to their places in the windows.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -14,11 +23,11 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples, SequenceReplayBufferSamples
 from sb3_per.storage.nested import tree_map
 
-# Hidden and cell state, each of shape (n_layers, n, hidden).
+#: Hidden and cell state, each of shape (n_layers, n, hidden).
 States = tuple[th.Tensor, ...]
 
-#: States that acting carries from step to step, each of shape (n_layers, n_envs, hidden); ``None``: zeros.
-Memory = tuple[np.ndarray, ...] | None
+#: States of all networks that acting carries from step to step, each of shape (n_layers, n_envs, hidden); ``None``: zeros.
+ActingStates = tuple[np.ndarray, ...] | None
 
 
 class WindowSteps(NamedTuple):
@@ -28,7 +37,7 @@ class WindowSteps(NamedTuple):
 
     :param windows: batch of windows
     :param places: positions of the steps in the flattened windows, int64 of shape (n,)
-    :param unrolled: results of :meth:`RecurrentNetwork.unroll_memory` that are already known, by network
+    :param unrolled: results of :meth:`RecurrentNetwork.unroll` that are already known, by network
     :param without_gradient: network whose LSTM needs no gradient; ``None``: all need one
     """
 
@@ -52,7 +61,7 @@ class WindowSteps(NamedTuple):
 class RecurrentNetwork(BaseModel):
     """
     Put an LSTM before a network of SB3: ``class RecurrentActor(RecurrentNetwork, Actor)``. The methods of SB3's network then
-    take :class:`WindowSteps` or the output of :meth:`step_memory` in place of observations.
+    take :class:`WindowSteps` or the output of :meth:`step` in place of observations.
 
     :param features_dim: number of features of an observation
     :param lstm_args: keyword arguments of ``th.nn.LSTM``
@@ -60,17 +69,17 @@ class RecurrentNetwork(BaseModel):
     """
 
     #: Whether features of the observation also bypass the LSTM.
-    features_pass_memory: ClassVar[bool] = False
+    features_bypass_lstm: ClassVar[bool] = False
 
     #: Where the network's states, hidden and cell, are among the states that acting carries along.
     own_states: ClassVar[slice] = slice(0, 2)
 
     def __init__(self, *, features_dim: int, lstm_args: dict[str, Any], **kwargs: Any):
-        kwargs["features_dim"] = lstm_args["hidden_size"] + (features_dim if self.features_pass_memory else 0)
+        kwargs["features_dim"] = lstm_args["hidden_size"] + (features_dim if self.features_bypass_lstm else 0)
         super().__init__(**kwargs)
         self.lstm = nn.LSTM(features_dim, **lstm_args)
 
-    def step_memory(self, observations: Any, states: States) -> tuple[th.Tensor, States]:
+    def step(self, observations: Any, states: States) -> tuple[th.Tensor, States]:
         """
         Take one step.
 
@@ -82,7 +91,7 @@ class RecurrentNetwork(BaseModel):
         outputs, states = self.lstm(features[None], states)
         return self._with_features(outputs[0], features), states
 
-    def unroll_memory(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
+    def unroll(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
         """
         Run the LSTM over windows: first over their prefixes, without gradient, then over all of their steps.
 
@@ -101,7 +110,7 @@ class RecurrentNetwork(BaseModel):
         """
         Compute the input of SB3's network. SB3's methods call this.
 
-        :param obs: steps of windows; or an output of :meth:`step_memory`, which is that input already
+        :param obs: steps of windows; or an output of :meth:`step`, which is that input already
         :param features_extractor: not used: its features have gone into the LSTM
         :return: shape (n, n_features)
         """
@@ -112,7 +121,7 @@ class RecurrentNetwork(BaseModel):
         if outputs is None:
             needs_gradient = steps.without_gradient is not self
             with th.set_grad_enabled(th.is_grad_enabled() and needs_gradient):
-                outputs = self.unroll_memory(steps.windows)
+                outputs = self.unroll(steps.windows)
         return outputs.flatten(0, 1).index_select(0, steps.places)
 
     def _features_of(self, observations: Any) -> th.Tensor:
@@ -139,7 +148,7 @@ class RecurrentNetwork(BaseModel):
 
     def _with_features(self, outputs: th.Tensor, features: th.Tensor) -> th.Tensor:
         """Append the features to the outputs of the LSTM, where they bypass it."""
-        if not self.features_pass_memory:
+        if not self.features_bypass_lstm:
             return outputs
         return th.cat([outputs, features], dim=-1)
 

@@ -7,7 +7,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 
-from sb3_per.algorithms.recurrent.networks import Memory, RecurrentNetwork, zero_at_starts, zero_states
+from sb3_per.algorithms.recurrent.networks import ActingStates, RecurrentNetwork, zero_at_starts, zero_states
 
 
 class RecurrentPolicy(BasePolicy):
@@ -23,7 +23,7 @@ class RecurrentPolicy(BasePolicy):
     """
 
     #: Names of the networks whose states acting carries along. The first network acts.
-    memory_names: ClassVar[tuple[str, ...]]
+    recurrent_names: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -55,16 +55,20 @@ class RecurrentPolicy(BasePolicy):
         :param _: other keyword arguments of the policy, ignored
         :return: (n_layers, hidden) of each state that acting carries along: hidden and cell state of each LSTM
         """
-        return ((n_lstm_layers, lstm_hidden_size),) * 2 * len(cls.memory_names)
+        return ((n_lstm_layers, lstm_hidden_size),) * 2 * len(cls.recurrent_names)
 
     @property
-    def memories(self) -> list[RecurrentNetwork]:
+    def recurrent_networks(self) -> list[RecurrentNetwork]:
         """The networks whose states acting carries along."""
-        return [getattr(self, name) for name in self.memory_names]
+        return [getattr(self, name) for name in self.recurrent_names]
 
     def predict(
-        self, observation: Any, state: Memory = None, episode_start: np.ndarray | None = None, deterministic: bool = False
-    ) -> tuple[np.ndarray, Memory]:
+        self,
+        observation: Any,
+        state: ActingStates = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, ActingStates]:
         """
         Choose actions, as sb3-contrib's ``RecurrentPPO`` does.
 
@@ -85,12 +89,12 @@ class RecurrentPolicy(BasePolicy):
             states = zero_at_starts(states, episode_start)
         before = tuple(th.as_tensor(each, dtype=th.float32, device=self.device) for each in states)
         # The network that acts is the first. Training also carries the states of the others, an evaluation does not.
-        networks = self.memories[: len(before) // 2]
+        networks = self.recurrent_networks[: len(before) // 2]
         inputs: list[th.Tensor] = []
         after: list[np.ndarray] = []
         with th.no_grad():
             for network in networks:
-                network_input, new_states = network.step_memory(obs, before[network.own_states])
+                network_input, new_states = network.step(obs, before[network.own_states])
                 inputs.append(network_input)
                 after += [each.cpu().numpy() for each in new_states]
             chosen = self._predict(inputs[0], deterministic)

@@ -21,7 +21,7 @@ class MlpLstmPolicy(RecurrentPolicy, DQNPolicy):
     :param kwargs: SB3's keyword arguments
     """
 
-    memory_names = ("q_net",)
+    recurrent_names = ("q_net",)
 
     q_net: RecurrentQNetwork
     q_net_target: RecurrentQNetwork

@@ -56,11 +56,15 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
         lstm_learning_rate: float | Schedule | None = None,
         **kwargs: Any,
     ):
-        check_argument("lstm_learning_rate", lstm_learning_rate, AT_LEAST_0, Allowed("a schedule", callable), or_none=True)
         self.sequence_length = sequence_length
         self.burn_in = burn_in
         self.lstm_learning_rate = lstm_learning_rate
         super().__init__(**with_defaults(SAC, args, kwargs, self.changed_defaults))
+
+    def _setup_model(self) -> None:
+        rate = self.lstm_learning_rate  # `load` may have set it, too
+        check_argument("lstm_learning_rate", rate, AT_LEAST_0, Allowed("a schedule", callable), or_none=True)
+        super()._setup_model()
 
     def _update_learning_rate(self, optimizers: list[th.optim.Optimizer] | th.optim.Optimizer) -> None:
         super()._update_learning_rate(optimizers)

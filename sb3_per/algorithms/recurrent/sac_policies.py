@@ -15,7 +15,7 @@ from sb3_per.algorithms.recurrent.policies import RecurrentPolicy
 class RecurrentActor(RecurrentNetwork, Actor):
     """SB3's actor after an LSTM; features also bypass the LSTM (Ni et al. 2022, arXiv 2110.05038)."""
 
-    features_pass_memory = True
+    features_bypass_lstm = True
 
 
 class RecurrentCritic(RecurrentNetwork, ContinuousCritic):
@@ -26,7 +26,7 @@ class RecurrentCritic(RecurrentNetwork, ContinuousCritic):
     twice the stored states.
     """
 
-    features_pass_memory = True
+    features_bypass_lstm = True
     own_states = slice(2, 4)
 
     def _features_of(self, observations: Any) -> th.Tensor:
@@ -58,7 +58,7 @@ class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
     :param kwargs: SB3's keyword arguments
     """
 
-    memory_names = ("actor", "critic")
+    recurrent_names = ("actor", "critic")
 
     actor: RecurrentActor
     critic: RecurrentCritic
@@ -66,7 +66,7 @@ class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)
-        for network in self.memories:
+        for network in self.recurrent_networks:
             of_lstm = list(network.lstm.parameters())
             (others,) = network.optimizer.param_groups
             others["params"] = [p for p in others["params"] if not any(p is each for each in of_lstm)]
