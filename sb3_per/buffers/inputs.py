@@ -19,9 +19,45 @@ _NUMBERS = frozenset(map(np.dtype, ("?", *"bhilqBHILQefd")))
 # ---- steps
 
 
+def checked_row(
+    storage: Storage, obs: Any, next_obs: Any, actions: Any, rewards: Any, dones: Any, infos: list[dict[str, Any]]
+) -> Steps:
+    """
+    Check one step of all environments against the arrays that store it. What SB3's ``add`` accepts is accepted: missing axes
+    of length 1, and shapes that NumPy broadcasts.
+
+    :param storage: storage that will hold it
+    :param obs: observations, shape (n_envs, ...), or a dictionary of them
+    :param next_obs: next observations, in the same form
+    :param actions: actions, shape (n_envs, action_dim)
+    :param rewards: rewards, shape (n_envs,)
+    :param dones: ends of episodes, shape (n_envs,)
+    :param infos: one dictionary per environment; kept if the storage keeps them
+    :return: arrays of the shapes that are stored
+    :raises ValueError: for another shape, values that are not numbers, or a reward that is NaN or infinite
+    """
+    timeouts = _timeouts_in_row(storage, infos)
+    obs_shape, action_shape, shape = storage.row_shapes
+    try:
+        # Arrays of the stored shapes need no more than this, because `add` is called at every step.
+        if (
+            timeouts is storage.no_timeouts
+            and storage.infos is None
+            and obs.shape == next_obs.shape == obs_shape
+            and actions.shape == action_shape
+            and rewards.shape == dones.shape == shape
+            and _NUMBERS.issuperset((obs.dtype, next_obs.dtype, actions.dtype, rewards.dtype, dones.dtype))
+            and (abs(rewards.item()) <= LARGEST_REWARD if storage.n_envs == 1 else _are_finite(rewards))
+        ):
+            return Steps(obs, next_obs, actions, rewards, dones, timeouts, None)
+    except (AttributeError, TypeError):
+        pass  # lists, scalars, dictionaries
+    return _fit_steps(storage, shape, Steps(obs, next_obs, actions, rewards, dones, timeouts, infos), "infos")
+
+
 def checked_steps(
     storage: Storage,
-    shape: tuple[int, ...],
+    shape: tuple[int, int],
     obs: Any,
     next_obs: Any,
     actions: Any,
@@ -31,62 +67,45 @@ def checked_steps(
     timeouts: Any = None,
 ) -> Steps:
     """
-    Check steps against the arrays that store them. What SB3's ``add`` accepts is accepted for one step: missing axes of length
-    1, and shapes that NumPy broadcasts.
+    Check T steps of k environments against the arrays that store them.
 
     :param storage: storage that will hold them
-    :param shape: (n_envs,) for one step of all environments, (T, k) for several steps of some
-    :param obs: observations, shape (\\*shape, ...), a dictionary of them, or for several steps one entry per step
+    :param shape: (T, k)
+    :param obs: observations, shape (T, k, ...), a dictionary of them, or one entry per step
     :param next_obs: next observations, in the same form
-    :param actions: actions, shape (\\*shape, action_dim)
-    :param rewards: rewards, of ``shape``
-    :param dones: ends of episodes, of ``shape``
-    :param infos: one dictionary per environment, for several steps a list of these per step; kept if the storage keeps them
-    :param timeouts: which of the ends are truncations; ``None``: the infos say so
+    :param actions: actions, shape (T, k, action_dim)
+    :param rewards: rewards, shape (T, k)
+    :param dones: ends of episodes, shape (T, k)
+    :param infos: for each step, one dictionary per environment; kept if the storage keeps them
+    :param timeouts: which of the ends are truncations, shape (T, k); ``None``: the infos say so
     :return: arrays of the shapes that are stored
     :raises ValueError: for another shape, values that are not numbers, or a reward that is NaN or infinite
     """
-    name_of_timeouts = "timeouts"
-    kept_infos = None
-    if timeouts is None:
-        name_of_timeouts = "infos"
-        if len(shape) == 2:
-            infos = list(infos)
-        timeouts = _timeouts_in(storage, shape, infos)
-        if storage.infos is not None:
-            kept_infos = infos
-    try:
-        # Arrays of the stored shapes need no more than this, because `add` is called at every step.
-        if (
-            timeouts is storage.no_timeouts
-            and kept_infos is None
-            and obs.shape == next_obs.shape == shape + storage.obs_shape
-            and actions.shape == shape + storage.form.action_shape
-            and rewards.shape == dones.shape == shape
-            and _NUMBERS.issuperset((obs.dtype, next_obs.dtype, actions.dtype, rewards.dtype, dones.dtype))
-            and (abs(rewards.item()) <= LARGEST_REWARD if rewards.size == 1 else _are_finite(rewards))
-        ):
-            return Steps(obs, next_obs, actions, rewards, dones, timeouts, None)
-    except (AttributeError, TypeError):
-        pass  # lists, scalars, dictionaries
-    timeouts = _fit(name_of_timeouts, timeouts, shape, storage.timeouts)
-    return _fit_steps(storage, shape, Steps(obs, next_obs, actions, rewards, dones, timeouts, kept_infos))
+    if timeouts is not None:
+        steps = Steps(obs, next_obs, actions, rewards, dones, timeouts, None)
+        return _fit_steps(storage, shape, steps, "timeouts")
+    infos = list(infos)
+    steps = Steps(obs, next_obs, actions, rewards, dones, _timeouts_in_steps(storage, shape, infos), infos)
+    return _fit_steps(storage, shape, steps, "infos")
 
 
-def _fit_steps(storage: Storage, shape: tuple[int, ...], given: Steps) -> Steps:
-    """Make arrays of the stored shapes of what was given, see :func:`checked_steps`."""
+def _fit_steps(storage: Storage, shape: tuple[int, ...], given: Steps, source_of_timeouts: str) -> Steps:
+    """Make arrays of the stored shapes of what was given, which the messages name; infos only if the storage keeps them."""
     plural = "s" if len(shape) == 2 else ""
     rewards = _fit(f"reward{plural}", given.rewards, shape, storage.rewards)
     require_finite_rewards(rewards)
-    return Steps(
+    steps = Steps(
         obs=_fit_observations("obs", given.obs, shape, storage),
         next_obs=_fit_observations("next_obs", given.next_obs, shape, storage),
         actions=_fit(f"action{plural}", given.actions, shape, storage.actions, in_any_form=True),
         rewards=rewards,
         dones=_fit(f"done{plural}", given.dones, shape, storage.dones),
-        timeouts=given.timeouts if storage.handles_timeouts else np.zeros(shape, np.float32),
-        infos=None if given.infos is None else _fit("infos", given.infos, shape, storage.infos),
+        timeouts=_fit(source_of_timeouts, given.timeouts, shape, storage.timeouts),
+        infos=None if storage.infos is None or given.infos is None else _fit("infos", given.infos, shape, storage.infos),
     )
+    if not storage.handles_timeouts:
+        return steps._replace(timeouts=np.zeros(shape, np.float32))
+    return steps
 
 
 def _fit_observations(name: str, given: Any, shape: tuple[int, ...], storage: Storage) -> Any:
@@ -117,34 +136,49 @@ def require_finite_rewards(rewards: np.ndarray) -> None:
         )
 
 
-def _timeouts_in(storage: Storage, shape: tuple[int, ...], infos: Any) -> Any:
+def _timeouts_in_row(storage: Storage, infos: Any) -> Any:
     """
-    Find the truncations in infos.
+    Find the truncations in the infos of a step.
 
-    :param storage: that will store the steps
-    :param shape: see :func:`checked_steps`
-    :param infos: see :func:`checked_steps`
-    :return: truncations (SB3's ``TimeLimit.truncated``); ``no_timeouts`` of the storage for a step without any
-    :raises ValueError: for anything but dictionaries, or infos of another number of steps
+    :param storage: that will store the step
+    :param infos: one dictionary per environment
+    :return: truncations (SB3's ``TimeLimit.truncated``); ``no_timeouts`` of the storage if there are none
+    :raises ValueError: for anything but dictionaries
     """
+    if not storage.handles_timeouts and storage.infos is None:
+        return storage.no_timeouts
     try:
-        if len(shape) == 2:
-            if len(infos) != shape[0]:
-                raise ValueError(f"infos of {len(infos)} steps do not fit rewards of {shape[0]} steps")
-            if shape[0] == 0 or (not storage.handles_timeouts and storage.infos is None):
-                return np.zeros(shape, np.float32)
-            return [[info.get("TimeLimit.truncated", False) for info in of_step] for of_step in infos]
-        if not storage.handles_timeouts and storage.infos is None:
-            return storage.no_timeouts
         timeouts = [info.get("TimeLimit.truncated", False) for info in infos]
     except (AttributeError, TypeError):
-        raise ValueError(f"infos must hold one dictionary per environment, not {infos!r}") from None
-    if len(timeouts) != shape[0]:
-        return timeouts
+        raise _bad_infos(infos) from None
     try:
-        return storage.no_timeouts if timeouts.count(False) == len(timeouts) else timeouts
+        return storage.no_timeouts if timeouts.count(False) == storage.n_envs == len(timeouts) else timeouts
     except ValueError:  # an array in place of one truth value, which is refused later
         return timeouts
+
+
+def _timeouts_in_steps(storage: Storage, shape: tuple[int, int], infos: list[Any]) -> Any:
+    """
+    Find the truncations in the infos of several steps.
+
+    :param storage: that will store the steps
+    :param shape: (T, k)
+    :param infos: for each step, one dictionary per environment
+    :return: truncations, (T, k) of them
+    :raises ValueError: for anything but dictionaries, or infos of another number of steps
+    """
+    if len(infos) != shape[0]:
+        raise ValueError(f"infos of {len(infos)} steps do not fit rewards of {shape[0]} steps")
+    if shape[0] == 0 or (not storage.handles_timeouts and storage.infos is None):
+        return np.zeros(shape, np.float32)
+    try:
+        return [[info.get("TimeLimit.truncated", False) for info in of_step] for of_step in infos]
+    except (AttributeError, TypeError):
+        raise _bad_infos(infos) from None
+
+
+def _bad_infos(infos: Any) -> ValueError:
+    return ValueError(f"infos must hold one dictionary per environment, not {infos!r}")
 
 
 def _with_keys(name: str, given: Any, stored: Any) -> Any:

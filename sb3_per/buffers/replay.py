@@ -237,11 +237,10 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :raises ValueError: for another shape, values that are not numbers, or a reward that is NaN or infinite; nothing is
             stored then
         """
-        shape = (self.n_envs,)
-        steps = inputs.checked_steps(self.storage, shape, obs, next_obs, action, reward, done, infos)
+        steps = inputs.checked_row(self.storage, obs, next_obs, action, reward, done, infos)
         masses = None
         if td_errors is not None:
-            masses = self._masses_from(td_errors, shape, self.settings.initial_priority)
+            masses = self._masses_from(td_errors, (self.n_envs,), self.settings.initial_priority)
         with self.lock:
             self.experience.write_row(steps, masses)
 

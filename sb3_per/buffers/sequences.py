@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.complete_windows import CompleteWindows
-from sb3_per.buffers.inputs import checked_ids, checked_steps, require_finite, td_error_matrix
+from sb3_per.buffers.inputs import checked_ids, checked_row, require_finite, td_error_matrix
 from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
@@ -220,7 +220,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if starts is not None and starts.shape != (self.n_envs,):
             raise ValueError(f"episode_starts of shape {starts.shape} do not fit {self.n_envs} environments")
         self.states.require_fitting(states)
-        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, infos)
+        steps = checked_row(self.storage, obs, next_obs, action, reward, done, infos)
         if td_errors is not None:
             self._masses_from(td_errors, (self.n_envs,), self.settings.initial_priority)  # raises
         with self.lock:

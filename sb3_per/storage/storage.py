@@ -11,7 +11,7 @@ import numpy as np
 from sb3_per.storage.array_store import ArrayStore, moved, writable
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.mapped import Files, Folder
-from sb3_per.storage.nested import keyed, read_slots, tree_map, unkeyed
+from sb3_per.storage.nested import keyed, read_slots, tree_map
 from sb3_per.storage.store import ObservationStore
 
 #: attributes of SB3's buffers that are arrays, or dictionaries of them
@@ -118,8 +118,12 @@ class Storage:
         self.infos = infos
         self.files = files
         self.n_rows, self.n_envs = rewards.shape
-        #: shape of one observation, or a dictionary of shapes
-        self.obs_shape: Any = unkeyed(form.shapes)
+        #: shapes of one step of all environments: of observations (``None`` for a dictionary of them), actions, and rewards
+        self.row_shapes = (
+            (self.n_envs, *form.shapes[None]) if None in form.shapes else None,
+            (self.n_envs, *form.action_shape),
+            (self.n_envs,),
+        )
         self.handles_timeouts = form.handles_timeouts
         #: what one step of all environments without a truncation has in place of ``timeouts``
         self.no_timeouts = np.zeros(self.n_envs, np.float32)
