@@ -221,7 +221,7 @@ class TransitionSet:
             storage.rewards.ravel(),
             storage.dones.ravel(),
             storage.timeouts.ravel(),
-            ring.next_id,
+            ring.max_next_step * ring.n_envs,  # next_id
             ids,
             rewards,
             dones,
