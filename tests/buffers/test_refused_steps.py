@@ -15,7 +15,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     Proportional,
 )
-from tests.helpers.buffers import PickledObservations, assert_same_state, contents_of, make_buffer, stock_like
+from tests.helpers.buffers import PickledObservations, assert_same_state, contents_of, fill, make_buffer, stock_like
 from tests.helpers.steps import BOX, KINDS, N_ENVS, N_ROWS, OPTIMIZE_MEMORY, filled, make, step_of
 
 
@@ -323,3 +323,27 @@ def test_a_step_that_finds_no_room_changes_nothing(kind, n_steps, monkeypatch):
     for each in (buffer, twin):
         each.add(**step_of(buffer, 7))
     assert_same_state(contents_of(buffer), contents_of(twin))
+
+
+def test_rows_are_not_written_if_the_rows_before_them_get_no_mass():
+    """A scheme of a user may fail when waiting rows enter the tree, which steps with masses of their own wait for."""
+
+    class Failing(Proportional):
+        fails = False
+
+        def new_mass(self, max_priority: float) -> Any:
+            return np.nan if Failing.fails else super().new_mass(max_priority)
+
+    steps = dict.fromkeys(("obs", "next_obs"), np.full((1, 1, 3), 9.0)) | {"actions": np.full((1, 1, 2), 0.5)}
+    numbers = dict.fromkeys(("rewards", "dones", "timeouts"), np.ones((1, 1)))
+    buffer = make_buffer(4, scheme=Failing(), initial_priority="td_error")
+    fill([buffer], 5)
+    before = [array.copy() for array in (buffer.observations, buffer.actions, buffer.rewards, buffer.transition_ids)]
+    Failing.fails = True
+    for td_errors in (None, np.ones((1, 1))):
+        with pytest.raises(ValueError, match="new_mass"):
+            buffer.add_steps(np.array([0]), **steps, **numbers, td_errors=td_errors)
+    Failing.fails = False
+    after = (buffer.observations, buffer.actions, buffer.rewards, buffer.transition_ids)
+    for then, now in zip(before, after, strict=True):
+        np.testing.assert_array_equal(then, now)
