@@ -14,7 +14,6 @@ from sb3_per.buffers.recordings import Recording, columns_of, require_actions_in
 from sb3_per.buffers.sb3_attributes import SB3Attributes
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.buffers.transition_set import Source
-from sb3_per.storage.ring import Ring
 
 
 class DemonstrationMethods(SB3Attributes):
@@ -28,11 +27,6 @@ class DemonstrationMethods(SB3Attributes):
     mixture: Mixture
     #: what batches are drawn from
     source: Source
-
-    @property
-    def ring(self) -> Ring:
-        """Which transition is in which slot."""
-        return self.experience.ring
 
     def _check_demonstrations(self, optimize_memory_usage: bool) -> None:
         """

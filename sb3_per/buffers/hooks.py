@@ -29,7 +29,7 @@ CALLED = frozenset(
 
 _CHANGE_THE_BATCH = "override sample(), and change the batch that super().sample() returns, e.g. batch._replace(rewards=...)"
 
-#: Methods that are never called: what to do instead.
+#: Methods that `sample` and `add` do not call: what to do instead.
 REFUSED = {
     "_get_samples": _CHANGE_THE_BATCH,
     "_get_real_samples": _CHANGE_THE_BATCH,

@@ -14,7 +14,7 @@ import numpy as np
 
 from sb3_per.buffers.transition_set import Drawn, Transitions, TransitionSet
 from sb3_per.sampling.candidates import NO_SLOTS, AllComplete
-from sb3_per.sampling.sampler import Sampler
+from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.storage.make import converted, make_storage
 from sb3_per.storage.mapped import Folder
@@ -35,8 +35,7 @@ class Demonstrations(TransitionSet):
     :param folder: folder for files; ``None``: in RAM
     :param scheme: of the buffer
     :param n_step_returns: of the buffer
-    :param stratified: whether to draw once from each of equal slices
-    :param unique: whether a batch holds no demonstration twice
+    :param draw: settings of their draw
     """
 
     def __init__(
@@ -45,15 +44,14 @@ class Demonstrations(TransitionSet):
         folder: Folder | None,
         scheme: PriorityScheme,
         n_step_returns: NStepReturns,
-        stratified: bool,
-        unique: bool,
+        draw: DrawSettings,
     ):
         self.form = form
         self.folder = folder
         # One row in RAM, until there is a first demonstration.
         storage = make_storage(form.as_arrays(), 1, 1, None)
         ring = Ring(1, 1)
-        super().__init__(ring, storage, Sampler(scheme, AllComplete(ring), stratified, unique), n_step_returns)
+        super().__init__(ring, storage, Sampler(scheme, AllComplete(ring), draw), n_step_returns)
         #: whether the storage holds steps that the ring does not count, because an interrupt came
         self.holds_more = False
 
@@ -114,7 +112,7 @@ class Demonstrations(TransitionSet):
         new = TransitionSet(
             grown,
             storage,
-            Sampler(sampler.scheme, AllComplete(grown), sampler.stratified, sampler.unique),
+            Sampler(sampler.scheme, AllComplete(grown), sampler.settings),
             self.n_step_returns,
         )
         new.load(state, keeps_masses)

@@ -163,8 +163,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             storage.folder,
             experience.sampler.scheme,
             experience.n_step_returns,
-            settings.stratified,
-            settings.unique,
+            settings.draw.without_age(),
         )
         #: the exponent of the weights
         self.beta_schedule = BetaSchedule(settings.beta_start, settings.beta_end, settings.beta_anneal_steps)
@@ -176,16 +175,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         return TransitionSet(ring, storage, self._make_sampler(AllComplete(ring)), self._make_n_step_returns())
 
     def _make_sampler(self, candidates: Candidates) -> Sampler:
-        settings = self.settings
-        return Sampler(
-            settings.make_scheme(),
-            candidates,
-            settings.stratified,
-            settings.unique,
-            settings.recency,
-            settings.recency_min,
-            settings.age_decay,
-        )
+        return Sampler(self.settings.make_scheme(), candidates, self.settings.draw)
 
     def _make_n_step_returns(self) -> NStepReturns:
         return NStepReturns(self.settings.n_steps, self.settings.gamma)
@@ -205,11 +195,6 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         #: number of rows
         self.buffer_size = self.storage.n_rows
         self.choose_source()
-
-    @property
-    def sampler(self) -> Sampler:
-        """The mass of a slot."""
-        return self.experience.sampler
 
     # ---- write
 
@@ -309,7 +294,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :param reward: rewards, shape (n, n_envs)
         :param done: ends of episodes, shape (n, n_envs)
         :param infos: for each step, one dictionary per environment
-        :param masses: sampling masses, in the unit of :attr:`priorities` (rank: of the priorities), shape (n, n_envs);
+        :param masses: what :attr:`masses` shows (with ranks priorities, in the unit of TD errors), shape (n, n_envs);
             ``None``: that of ``max_priority``
         :raises ValueError: if the numbers of steps differ, or for a reward that is NaN or infinite, a mass that is not
             allowed, or any masses with a scheme that draws uniformly, before anything is stored. A class with its own

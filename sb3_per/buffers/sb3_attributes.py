@@ -7,6 +7,8 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per.buffers import conversion, hooks, inputs
 from sb3_per.buffers.transition_set import TransitionSet
+from sb3_per.sampling.sampler import Sampler
+from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import ARRAY_NAMES, Form, Storage
 
 
@@ -110,17 +112,27 @@ class SB3Attributes(ReplayBuffer):
         with self.lock:
             checked = self.storage.checked(name, value)
             if name == "rewards":
-                ring = self.experience.ring
+                ring = self.ring
                 is_held = ring.ids_at(np.arange(ring.capacity).reshape(ring.n_rows, ring.n_envs)) >= 0
                 inputs.require_finite_rewards(np.where(is_held, checked, 0.0))
             self.storage.assign(name, checked)
 
-    # ---- position
+    # ---- parts and position
+
+    @property
+    def ring(self) -> Ring:
+        """Which transition is in which slot."""
+        return self.experience.ring
+
+    @property
+    def sampler(self) -> Sampler:
+        """The mass of a slot."""
+        return self.experience.sampler
 
     @property
     def pos(self) -> int:
         """Row that is written next. Where environments stand at different steps, that of the slowest."""
-        return self.experience.ring.pos
+        return self.ring.pos
 
     @pos.setter
     def pos(self, value: int) -> None:
@@ -130,7 +142,7 @@ class SB3Attributes(ReplayBuffer):
     @property
     def full(self) -> bool:
         """Whether every slot holds a transition."""
-        return self.experience.ring.full
+        return self.ring.full
 
     @full.setter
     def full(self, value: bool) -> None:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
+from sb3_per.sampling.sampler import DrawSettings
 from sb3_per.sampling.schemes import (
     DEFAULT_EPSILON,
     DEFAULT_KAPPA,
@@ -97,6 +98,11 @@ class PrioritySettings:
     def names(cls) -> list[str]:
         """Names of the settings, in their order."""
         return [field.name for field in dataclasses.fields(cls)]
+
+    @property
+    def draw(self) -> DrawSettings:
+        """Settings of the draw, whatever the scheme."""
+        return DrawSettings(self.stratified, self.unique, self.recency, self.recency_min, self.age_decay)
 
     def make_scheme(self) -> PriorityScheme:
         """

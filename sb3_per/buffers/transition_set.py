@@ -226,7 +226,7 @@ class TransitionSet:
             rewards,
             dones,
         )
-        if not ring.all_at_same_step:  # the kernel, which takes ids on its way, counts them as if they were
+        if not ring.all_at_same_step:  # the ids of the kernel hold only if they are
             ids = ring.ids_at(windows[:, 0])
         return ids, rewards, dones
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,29 @@ from sb3_per.sampling.parts import draw_from, draw_without_repeats, newest_part
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.sum_tree import spread
 from sb3_per.utils.checks import ABOVE_0, check_argument
+
+
+@dataclass(frozen=True)
+class DrawSettings:
+    """
+    How slots are drawn by their masses, whatever the scheme.
+
+    :param stratified: whether to draw once from each of ``batch_size`` equal slices
+    :param unique: whether a batch holds no slot twice
+    :param recency: factor in (0, 1]: emphasizes recent experience (ERE, Wang & Ross 2019, arXiv 1906.04009); 1: off
+    :param recency_min: least number of transitions to draw from with ``recency``
+    :param age_decay: c of :class:`~sb3_per.sampling.aged_tree.AgedTree`; 0: age has no influence
+    """
+
+    stratified: bool
+    unique: bool
+    recency: float
+    recency_min: int
+    age_decay: float
+
+    def without_age(self) -> "DrawSettings":
+        """The same for demonstrations, whose age does not count."""
+        return replace(self, recency=1.0, age_decay=0.0)
 
 
 class Sampler:
@@ -38,38 +62,22 @@ class Sampler:
 
     :param scheme: prioritization scheme, which turns TD errors into priorities and masses
     :param candidates: say which slots can be drawn
-    :param stratified: whether to draw once from each of ``batch_size`` equal slices
-    :param unique: whether a batch holds no slot twice
-    :param recency: factor in (0, 1]: emphasizes recent experience (ERE, Wang & Ross 2019, arXiv 1906.04009); 1: off
-    :param recency_min: least number of transitions to draw from with ``recency``
-    :param age_decay: c of :class:`~sb3_per.sampling.aged_tree.AgedTree`; 0: age has no influence
+    :param settings: of the draw
     """
 
-    def __init__(
-        self,
-        scheme: PriorityScheme,
-        candidates: Candidates,
-        stratified: bool = True,
-        unique: bool = False,
-        recency: float = 1.0,
-        recency_min: int = 1,
-        age_decay: float = 0.0,
-    ):
+    def __init__(self, scheme: PriorityScheme, candidates: Candidates, settings: DrawSettings):
         self.scheme = scheme
         self.candidates = candidates
-        self.stratified = stratified
-        self.unique = unique
-        self.recency = recency
-        self.recency_min = recency_min
-        self.tree = make_tree(scheme, candidates, age_decay)
+        self.settings = settings
+        self.tree = make_tree(scheme, candidates, settings.age_decay)
         # Changes nothing, but loads the kernel before the first step.
         self.tree.write(np.zeros(1, np.int64), np.zeros(1))
         self._has_scheme_of_user = scheme.is_of_user
         # Whether each slot is drawn from the whole tree, whatever else is in the batch.
-        self._draws_from_whole_tree = recency == 1.0 and not unique
+        self._draws_from_whole_tree = settings.recency == 1.0 and not settings.unique
         has_age = isinstance(self.tree, (AgedTree, AgeDraw))
         #: whether draws are those of SB3's own buffer, with the same random numbers
-        self.draws_as_sb3 = scheme.may_draw_as_sb3 and self._draws_from_whole_tree and not stratified and not has_age
+        self.draws_as_sb3 = scheme.may_draw_as_sb3 and self._draws_from_whole_tree and not settings.stratified and not has_age
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         # Newest rows of all environments that are not in the tree yet.
@@ -116,8 +124,9 @@ class Sampler:
             return
         if masses is None:
             new_mass = self.scheme.new_mass(self.max_priority)
-            if not new_mass > 0.0:
-                raise ValueError(f"{self.scheme}.new_mass() gave {new_mass}: it must be above 0")
+            largest = self.scheme.largest_mass
+            if not 0.0 < new_mass <= largest:
+                raise ValueError(f"{self.scheme}.new_mass() gave {new_mass}: it must be above 0 and at most {largest}")
             masses = np.full(len(slots), new_mass, np.float64)
         self.tree.insert(slots, masses)
 
@@ -190,23 +199,23 @@ class Sampler:
         if self.draws_as_sb3:
             return self.candidates.draw_as_sb3(batch_size), np.ones(batch_size)
         if self._draws_from_whole_tree:
-            return self.tree.draw(np.random.random_sample(batch_size), self.stratified, n)
+            return self.tree.draw(np.random.random_sample(batch_size), self.settings.stratified, n)
         part = newest_part(self.tree, self.candidates, self._n_newest(series_progress, batch_size))
-        if self.unique:
-            slots = draw_without_repeats(part, self.tree, self.candidates, batch_size, self.stratified)
+        if self.settings.unique:
+            slots = draw_without_repeats(part, self.tree, self.candidates, batch_size, self.settings.stratified)
         else:
-            slots = draw_from(part, batch_size, self.stratified)
+            slots = draw_from(part, batch_size, self.settings.stratified)
         return slots, part.n_p(slots)
 
     def _n_newest(self, series_progress: float | None, batch_size: int) -> int:
         """Count the newest transitions to draw from (ERE): the fewer, the later in a series of draws."""
         n = self.candidates.n
-        if self.recency == 1.0:
+        if self.settings.recency == 1.0:
             return n
         if series_progress is None:
             series_progress = np.random.random_sample()
-        n_newest = max(int(n * self.recency ** (1000.0 * series_progress)), self.recency_min)
-        if self.unique:
+        n_newest = max(int(n * self.settings.recency ** (1000.0 * series_progress)), self.settings.recency_min)
+        if self.settings.unique:
             n_newest = max(n_newest, batch_size)
         return min(n_newest, n)
 
@@ -218,7 +227,7 @@ class Sampler:
         :return: slots, int64 of shape (batch_size,)
         """
         n = self.candidates.n
-        fractions = spread(np.random.random_sample(batch_size), 1.0, self.stratified)
+        fractions = spread(np.random.random_sample(batch_size), 1.0, self.settings.stratified)
         numbers = np.minimum((fractions * n).astype(np.int64), n - 1)
         return self.candidates.newest(numbers, n)
 

@@ -149,7 +149,7 @@ class PriorityScheme:
     @property
     def has_tree_of_user(self) -> bool:
         """Whether a user has written its tree."""
-        return self.is_of_user and type(self).make_tree is not PriorityScheme.make_tree
+        return is_of_user(type(self).make_tree)
 
     @property
     def unused_settings(self) -> list[str]:
@@ -372,16 +372,6 @@ class Uniform(PriorityScheme):
 
     def __init__(self, td_error_reduction: str = "mean"):
         super().__init__(alpha=0.0, td_error_reduction=td_error_reduction)
-
-    @property
-    def is_of_user(self) -> bool:
-        """Whether a user has written it, so that what it gives must be checked."""
-        return is_of_user(type(self))
-
-    @property
-    def has_tree_of_user(self) -> bool:
-        """Whether a user has written its tree."""
-        return self.is_of_user and type(self).make_tree is not PriorityScheme.make_tree
 
     @property
     def unused_settings(self) -> list[str]:

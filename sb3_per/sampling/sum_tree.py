@@ -153,12 +153,12 @@ def draw_slots(
     stratified: bool,
     scale: float,
     slots: np.ndarray,
-    masses: np.ndarray,
+    n_p: np.ndarray,
 ) -> None:
-    """Find the slots of uniform numbers and read the masses."""
+    """Find the slots of uniform numbers, and compute their N P: the mass times a scale."""
     _find(sums, starts, spread(uniforms, sums[-1], stratified), slots)
     for i in range(uniforms.size):
-        masses[i] = max(sums[slots[i]] * scale, LEAST_MASS)
+        n_p[i] = max(sums[slots[i]] * scale, LEAST_MASS)
 
 
 def _aligned_zeros(size: int) -> np.ndarray:

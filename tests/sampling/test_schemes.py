@@ -284,7 +284,8 @@ class Faulty(PriorityScheme):
 
 def test_bad_numbers_from_a_scheme_are_refused():
     """The number is refused before it enters the tree."""
-    for method, value in itertools.product(("priority", "mass", "new_mass"), (np.inf, np.nan, -1.0, 0.0)):
+    values = (np.inf, np.nan, -1.0, 0.0)
+    for method, value in (*itertools.product(("priority", "mass", "new_mass"), values), ("mass", 1e308), ("new_mass", 1e308)):
         buffer = make_buffer(4, scheme=Faulty(method, value))
         fill([buffer], 4)
         if method != "priority":
