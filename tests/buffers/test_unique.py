@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.buffers import assert_same_state, contents_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
+from tests.helpers.demonstrations import demonstrations
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,14 @@ def test_a_unique_batch_has_no_repeats(kind, kwargs):
     ):
         buffer.sample(len(ids) + 1)
     assert_same_state(contents_of(buffer), before)
+
+
+def test_a_unique_batch_repeats_no_demonstration():
+    buffer = make_buffer(9, unique=True, demonstration_fraction=0.5)
+    buffer.add_demonstrations(*demonstrations(buffer.observation_space, 8))
+    fill([buffer], 9)
+    for _ in range(10):
+        assert len(set(buffer.sample(16).indices.tolist())) == 16
 
 
 def test_a_unique_batch_takes_as_many_of_the_newest_as_it_needs():
