@@ -36,7 +36,7 @@ def test_a_unique_batch_has_no_repeats(kind, kwargs):
 
 
 def test_a_unique_batch_repeats_no_demonstration():
-    buffer = make_buffer(9, unique=True, demonstration_fraction=0.5)
+    buffer = make_buffer(9, unique=True, stratified=False, demonstration_fraction=0.5)
     buffer.add_demonstrations(*demonstrations(buffer.observation_space, 8))
     fill([buffer], 9)
     for _ in range(10):
