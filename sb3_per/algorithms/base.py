@@ -17,6 +17,7 @@ Methods of SB3 that are overridden here or in a subclass, in the order in which 
 """
 
 import functools
+import inspect
 import pathlib
 import pickle
 import warnings
@@ -56,7 +57,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     :raises TypeError: for an unknown keyword, or ``replay_buffer_kwargs`` that are no dictionary, or if the stock algorithm
         stands left of this class
     :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` or ``gamma`` that
-        contradicts the one in ``replay_buffer_kwargs``
+        contradicts the one in ``replay_buffer_kwargs``. A subclass with a constructor of its own must give them by name
     """
 
     #: Whether the critics' loss is one of scalar TD errors. LAP and PAL replace it, and are refused where there is none.
@@ -92,7 +93,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         def __new__(cls, *args, **kwargs):  # noqa: D102
             check_order(cls, PrioritizedAlgorithm)
             check_arguments(cls, kwargs)
-            check_agreement(cls, kwargs)
+            check_agreement(cls, {**inspect.signature(cls).bind_partial(*args).arguments, **kwargs})
             return super().__new__(cls)
 
     def _setup_model(self) -> None:
@@ -203,9 +204,9 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :param reset_num_timesteps: ``False``: continue counting, in the newest run of this name
         :param progress_bar: whether to show a progress bar
         :return: this model
-        :raises ImportError: if ``tensorboard_log`` was given and TensorBoard is not installed
+        :raises ImportError: if ``tensorboard_log`` was given, without a logger of your own, and TensorBoard is not installed
         """
-        if self.tensorboard_log is not None:
+        if self.tensorboard_log is not None and not self._custom_logger:
             try:
                 import tensorboard  # noqa: F401
             except ImportError as error:

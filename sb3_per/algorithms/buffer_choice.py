@@ -108,7 +108,8 @@ def _move_to_algorithm(model: "PrioritizedAlgorithm", settings: dict[str, Any], 
     value = settings.pop(name)
     check_argument(name, value, allowed)
     given = getattr(model, name)
-    if given == getattr(PrioritySettings, name):  # the default, as `check_agreement` has refused other given values
+    default = model.changed_defaults.get(name, getattr(PrioritySettings, name))
+    if given == default:  # not given, as `check_agreement` has refused other given values
         setattr(model, name, value)
     elif given != value:
         raise ValueError(contradiction(type(model), name, given, model.replay_buffer_kwargs))
