@@ -1,5 +1,6 @@
 """Updates equal those of the stock parent for equal weights, follow the weights, and set the priorities."""
 
+import contextlib
 import copy
 from typing import Any
 
@@ -16,6 +17,7 @@ from sb3_per import (
     PERTQC,
     PERCrossQ,
 )
+from sb3_per.algorithms.updates import foreach_steps
 from tests.helpers.algorithms import CONFIGURATIONS, SMALL, UNBATCHED, filled_model, parameters, recorded
 from tests.helpers.models import BIT_EQUAL, STOCK
 
@@ -132,6 +134,26 @@ def test_optimizers_step_all_parameters_together():
     model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", policy_kwargs=policy_kwargs)
     model.train(gradient_steps=1, batch_size=8)
     assert "foreach" not in model.policy.optimizer.param_groups[0]
+
+
+OPTIMIZERS = "Adam AdamW Adamax NAdam RAdam RMSprop SGD Adagrad Adadelta ASGD Rprop".split()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_of_all_parameters_together_give_the_same_bits(name):
+    networks = []
+    for context in (contextlib.nullcontext, foreach_steps):
+        th.manual_seed(0)
+        network = th.nn.Sequential(th.nn.Linear(7, 16), th.nn.Tanh(), th.nn.Linear(16, 3))
+        optimizer = getattr(th.optim, name)(network.parameters())
+        for _ in range(20):
+            optimizer.zero_grad()
+            network(th.randn(5, 7)).square().mean().backward()
+            with context([optimizer]):
+                optimizer.step()
+        networks.append(network)
+    for one, other in zip(*(network.parameters() for network in networks), strict=True):
+        assert th.equal(one, other)
 
 
 def one_update(model: Any, batch: Any) -> Any:
