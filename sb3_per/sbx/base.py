@@ -7,7 +7,7 @@ must write ``_networks``, ``_set_networks`` and ``_update``, which is its whole 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -44,6 +44,11 @@ class Options:
 
     scheme: PriorityScheme
     policy_delay: int
+    #: Settings of the scheme, as text. The compiler takes them for constants, and a user may change them.
+    scheme_settings: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scheme_settings", str(self.scheme.settings))
 
 
 class Step(NamedTuple):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch as th
 from stable_baselines3.common.logger import Logger
 
 from sb3_per.sbx.batches import Logged, of_torch, stacked
@@ -61,6 +62,22 @@ def test_schedules_and_resets_compile_nothing_again():
     model.train(1, BATCH_SIZE)
     assert len(COMPILATIONS) == n_before and model.reset_idx == 1
     assert [leaf.shape for leaf in leaves(model)] == [leaf.shape for leaf in before]
+
+
+def test_a_changed_setting_of_the_scheme_changes_the_update(monkeypatch):
+    """The compiler takes it for a constant."""
+    model = make("dqn", replay_buffer_kwargs=dict(scheme="lap"))
+    fill([model.replay_buffer], 30)
+    model.set_logger(Logger(None, []))
+    batch = model.replay_buffer.sample(BATCH_SIZE)
+    monkeypatch.setattr(model.replay_buffer, "sample", lambda batch_size, env: batch)
+    scheme = model.replay_buffer.scheme
+    for kappa in (1.0, 1e-3, 1.0):
+        scheme.kappa = kappa
+        td_errors = th.from_numpy(model.td_errors(batch).copy())
+        model.train(1, BATCH_SIZE)
+        expected = scheme.loss(td_errors, td_errors, batch.weights)
+        assert model.logger.name_to_value["train/critic_loss"] == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_data_travel_in_few_arrays():
