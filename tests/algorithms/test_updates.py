@@ -194,6 +194,29 @@ def test_a_transition_of_weight_zero_has_no_effect(name):
     )
 
 
+@pytest.mark.parametrize("name", ["sac", "td3", "tqc", "dqn", "qrdqn"])
+def test_a_variant_overrides_the_target_alone(name):
+    """It needs no care that the target has no gradient."""
+    cls, policy, make_env, kwargs = CONFIGURATIONS[name]
+
+    class Shifted(cls):
+        shift = 0.0
+
+        def _target(self, batch: Any) -> Any:
+            assert not th.is_grad_enabled()
+            return super()._target(batch) + self.shift
+
+    model = filled_model(Shifted, policy, make_env(), **kwargs)
+    batch = model.replay_buffer.sample(8)
+    found = []
+    for shift in (0.0, 2.0):
+        model.shift = shift
+        th.manual_seed(5)
+        found.append(model.td_errors(batch))
+    th.testing.assert_close(found[1] - found[0], th.full_like(found[0], 2.0))
+    model.train(gradient_steps=1, batch_size=8)
+
+
 @pytest.mark.parametrize("name", with_slow(UNBATCHED, ("td3", "dqn", "crossq-plain")))
 def test_a_weight_of_2_counts_as_two_transitions(name):
     """The gradients are equal except for the size of the batch."""
