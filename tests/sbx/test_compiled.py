@@ -10,7 +10,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.logger import Logger
 
-from sb3_per.sbx.batches import Logged, of_torch, stacked
+from sb3_per.sbx.batches import Logged, batch_from_torch, stack
 from tests.helpers.buffers import fill
 from tests.helpers.sbx_models import BATCH_SIZE, leaves, make, shared
 
@@ -56,7 +56,7 @@ def test_schedules_and_resets_compile_nothing_again():
     assert len(COMPILATIONS) == n_before
     model.num_timesteps = 10
     trained = leaves(model)
-    model._reset_networks()
+    model._reset_networks_if_due()
     n_before = len(COMPILATIONS)  # SBX makes new networks
     assert any((one != other).any() for one, other in zip(leaves(model), trained, strict=True))
     model.train(1, BATCH_SIZE)
@@ -84,7 +84,7 @@ def test_data_travel_in_few_arrays():
     """Each array takes a transfer: one for rewards, ends, discounts and weights, and one back for all that is logged."""
     model = shared("td3")
     batch = model.replay_buffer.sample(BATCH_SIZE)
-    arrays = jax.tree.leaves(stacked([of_torch(batch, 0.99, model.observation_space, True)] * 3, 4))
+    arrays = jax.tree.leaves(stack([batch_from_torch(batch, 0.99, model.observation_space, True)] * 3, 4))
     assert [array.shape[0] for array in arrays] == [4] * 5
     assert {array.dtype for array in arrays} == {np.dtype(np.float32), np.dtype(bool)}
     metrics = {"loss": np.float32(2.0), "mean": np.float32(3.0)}
