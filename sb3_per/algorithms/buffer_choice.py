@@ -53,7 +53,7 @@ def settle_arguments(model: "PrioritizedAlgorithm") -> None:
 
 
 @contextmanager
-def all_settings(model: "PrioritizedAlgorithm") -> Iterator[None]:
+def with_complete_kwargs(model: "PrioritizedAlgorithm") -> Iterator[None]:
     """
     Let ``replay_buffer_kwargs``, from which the stock algorithm makes the buffer, hold all settings within a ``with`` block.
     The model keeps, and saves, only the user's.
