@@ -61,12 +61,12 @@ def with_complete_kwargs(model: "PrioritizedAlgorithm") -> Iterator[None]:
     :param model: the algorithm
     :return: context in which the stock algorithm sets up the model
     """
-    of_user = model.replay_buffer_kwargs
+    user_kwargs = model.replay_buffer_kwargs
     model.replay_buffer_kwargs = model._buffer_settings()
     try:
         yield
     finally:
-        model.replay_buffer_kwargs = of_user
+        model.replay_buffer_kwargs = user_kwargs
 
 
 def adopt_given_buffer(model: "PrioritizedAlgorithm") -> None:

@@ -143,17 +143,17 @@ class Logged(struct.PyTreeNode):
     actor_names: tuple[str, ...] = struct.field(pytree_node=False)
 
     @classmethod
-    def pack(cls, td_errors: jax.Array, metrics: dict[str, Any], of_actor: dict[str, Any]) -> "Logged":
+    def pack(cls, td_errors: jax.Array, metrics: dict[str, Any], actor_metrics: dict[str, Any]) -> "Logged":
         """
         Put everything into one array.
 
         :param td_errors: TD errors, shape (batch_size, n_critics)
         :param metrics: scalars by name
-        :param of_actor: scalars of the actor's update, by name
+        :param actor_metrics: scalars of the actor's update, by name
         :return: the array, with shape and names
         """
-        scalars = jnp.array([*metrics.values(), *of_actor.values()], jnp.float32)
-        return cls(jnp.concatenate([td_errors.ravel(), scalars]), td_errors.shape, tuple(metrics), tuple(of_actor))
+        scalars = jnp.array([*metrics.values(), *actor_metrics.values()], jnp.float32)
+        return cls(jnp.concatenate([td_errors.ravel(), scalars]), td_errors.shape, tuple(metrics), tuple(actor_metrics))
 
     def unpack(self, values: np.ndarray, updates_actor: bool) -> tuple[np.ndarray, dict[str, np.float32]]:
         """
