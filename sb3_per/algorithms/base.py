@@ -57,7 +57,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     :raises TypeError: for an unknown keyword, or ``replay_buffer_kwargs`` that are no dictionary, or if the stock algorithm
         stands left of this class
     :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` or ``gamma`` that
-        contradicts the one in ``replay_buffer_kwargs``. A subclass with a constructor of its own must give them by name
+        contradicts the one in ``replay_buffer_kwargs``. In a subclass whose constructor takes ``*args``, only keyword
+        arguments are checked
     """
 
     #: Whether the critics' loss is one of scalar TD errors. LAP and PAL replace it, and are refused where there is none.
