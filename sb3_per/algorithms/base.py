@@ -324,7 +324,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         if batch_size is None:
             batch_size = self.batch_size
         if gradient_steps > 1 and self.replay_buffer.settings.recency < 1.0:
-            progress = (gradient_step + 1) / gradient_steps  # ERE, see `recency`, needs k/K
+            progress = (gradient_step + 1) / gradient_steps  # k/K of step k of K, which `recency` needs
             return self.replay_buffer.sample(batch_size, env=self._vec_normalize_env, series_progress=progress)
         # A user's buffer may override `sample` with SB3's arguments alone.
         return self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
