@@ -32,6 +32,7 @@ settings |= dict(train_freq=256, gradient_steps=128, exploration_fraction=0.16, 
 class PERMunchausenDQN(PrioritizedOffPolicyMixin, DQN):
     """The mixin brings the loop, the buffer and the checkpoints; the algorithm its optimizers, TD errors and gradient step."""
 
+    has_actor = False  # the critic alone chooses actions
     temperature, scale = 0.03, 0.9
 
     def _optimizers(self) -> list[th.optim.Optimizer]:

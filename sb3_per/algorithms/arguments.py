@@ -98,7 +98,7 @@ def check_agreement(cls: type, keywords: dict[str, Any]) -> None:
     Check that ``n_steps`` and ``gamma``, which may also stand in ``replay_buffer_kwargs``, are the same in both places.
 
     :param cls: class of an algorithm
-    :param keywords: keyword arguments of its constructor, or of ``load``
+    :param keywords: arguments of its constructor by name, or keyword arguments of ``load``
     :raises ValueError: if they differ
     """
     settings = keywords.get("replay_buffer_kwargs")

@@ -17,6 +17,7 @@ Methods of SB3 that are overridden here or in a subclass, in the order in which 
 """
 
 import functools
+import inspect
 import pathlib
 import pickle
 import warnings
@@ -56,7 +57,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     :raises TypeError: for an unknown keyword, or ``replay_buffer_kwargs`` that are no dictionary, or if the stock algorithm
         stands left of this class
     :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` or ``gamma`` that
-        contradicts the one in ``replay_buffer_kwargs``
+        contradicts the one in ``replay_buffer_kwargs``. In a subclass whose constructor takes ``*args``, only keyword
+        arguments are checked
     """
 
     #: Whether the critics' loss is one of scalar TD errors. LAP and PAL replace it, and are refused where there is none.
@@ -76,7 +78,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     n_stale_updates = 0
 
     # Whether the next step follows the newest one in the buffer. If not, `learn` ends the episodes in the buffer.
-    _buffer_continues = False
+    _next_step_follows_buffer = False
 
     # ---- construction
 
@@ -86,19 +88,18 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     # Type checkers must look past this class, at the constructor of the stock algorithm.
     if not TYPE_CHECKING:
-        # Why `__new__`, and not `__init__`:
-        # - It comes first. The stock constructor would refuse an unknown name without a hint.
-        # - An `__init__` here would stand between a user's class and the stock algorithm, and hide its arguments.
+        # Check arguments before any constructor runs: the stock one would refuse an unknown name without a hint. An
+        # `__init__` here would stand between a user's class and the stock algorithm, and hide its arguments.
         def __new__(cls, *args, **kwargs):  # noqa: D102
             check_order(cls, PrioritizedAlgorithm)
             check_arguments(cls, kwargs)
-            check_agreement(cls, kwargs)
+            check_agreement(cls, {**inspect.signature(cls).bind_partial(*args).arguments, **kwargs})
             return super().__new__(cls)
 
     def _setup_model(self) -> None:
         buffer_choice.settle_arguments(self)
         buffer_choice.adopt_given_buffer(self)
-        with buffer_choice.all_settings(self), warnings.catch_warnings():
+        with buffer_choice.with_complete_kwargs(self), warnings.catch_warnings():
             # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
             warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
             super()._setup_model()
@@ -137,7 +138,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             if isinstance(taken, HerReplayBuffer) and not buffer_choice.has_hindsight(self):
                 self.replay_buffer_class = type(taken)  # a zip makes the same kind again
         vars(self)["replay_buffer"] = taken
-        self._buffer_continues = False
+        self._next_step_follows_buffer = False
 
     @replay_buffer.deleter
     def replay_buffer(self) -> None:
@@ -203,9 +204,9 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :param reset_num_timesteps: ``False``: continue counting, in the newest run of this name
         :param progress_bar: whether to show a progress bar
         :return: this model
-        :raises ImportError: if ``tensorboard_log`` was given and TensorBoard is not installed
+        :raises ImportError: if ``tensorboard_log`` was given, without a logger of your own, and TensorBoard is not installed
         """
-        if self.tensorboard_log is not None:
+        if self.tensorboard_log is not None and not self._custom_logger:
             try:
                 import tensorboard  # noqa: F401
             except ImportError as error:
@@ -263,13 +264,21 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         buffer_choice.warn_of_unused_settings(self)
         if self.replay_buffer.mixture.draws_demonstrations:
             pretraining.start_statistics(self.replay_buffer, self.get_vec_normalize_env())
-        last_obs = self._last_obs
+        before = self._last_obs
         prepared = super()._setup_learn(*args, **kwargs)
-        was_reset = self._last_obs is not last_obs
-        if was_reset or not self._buffer_continues:
-            self.replay_buffer.end_episodes()
-        self._buffer_continues = True
+        self._end_episodes_if_reset(before)
         return prepared
+
+    def _end_episodes_if_reset(self, before: Any) -> None:
+        """
+        End the episodes in the buffer, unless the next step follows the newest one there.
+
+        :param before: newest observations before SB3 prepared ``learn``, which may have reset the environments
+        """
+        was_reset = self._last_obs is not before
+        if was_reset or not self._next_step_follows_buffer:
+            self.replay_buffer.end_episodes()
+        self._next_step_follows_buffer = True
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         # SB3 calls this within `learn` alone. Elsewhere, e.g. in `pretrain`, the progress is that of an earlier run.
@@ -315,7 +324,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         if batch_size is None:
             batch_size = self.batch_size
         if gradient_steps > 1 and self.replay_buffer.settings.recency < 1.0:
-            progress = (gradient_step + 1) / gradient_steps
+            progress = (gradient_step + 1) / gradient_steps  # k/K of step k of K, which `recency` needs
             return self.replay_buffer.sample(batch_size, env=self._vec_normalize_env, series_progress=progress)
         # A user's buffer may override `sample` with SB3's arguments alone.
         return self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
@@ -366,7 +375,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             checkpoints.write_zip(path, lambda file: save(file, exclude, include))
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_buffer_continues", "n_stale_updates", "saved_buffers"]
+        return [*super()._excluded_save_params(), "_next_step_follows_buffer", "n_stale_updates", "saved_buffers"]
 
     @classmethod
     def load(
@@ -407,7 +416,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             # SB3 makes these arguments attributes, and then makes the buffer from them.
             kwargs["replay_buffer_kwargs"] = saved.buffer_settings(replaced)
         model: Any = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
-        vars(model).pop(checkpoints.ENTRY, None)  # SB3 makes all entries of the zip attributes
+        vars(model).pop(checkpoints.ZIP_ENTRY, None)  # SB3 makes all entries of the zip attributes
         model.replay_buffer.beta = max(model.replay_buffer.beta, saved.beta)
         return model
 

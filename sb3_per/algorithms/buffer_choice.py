@@ -53,7 +53,7 @@ def settle_arguments(model: "PrioritizedAlgorithm") -> None:
 
 
 @contextmanager
-def all_settings(model: "PrioritizedAlgorithm") -> Iterator[None]:
+def with_complete_kwargs(model: "PrioritizedAlgorithm") -> Iterator[None]:
     """
     Let ``replay_buffer_kwargs``, from which the stock algorithm makes the buffer, hold all settings within a ``with`` block.
     The model keeps, and saves, only the user's.
@@ -61,12 +61,12 @@ def all_settings(model: "PrioritizedAlgorithm") -> Iterator[None]:
     :param model: the algorithm
     :return: context in which the stock algorithm sets up the model
     """
-    of_user = model.replay_buffer_kwargs
+    user_kwargs = model.replay_buffer_kwargs
     model.replay_buffer_kwargs = model._buffer_settings()
     try:
         yield
     finally:
-        model.replay_buffer_kwargs = of_user
+        model.replay_buffer_kwargs = user_kwargs
 
 
 def adopt_given_buffer(model: "PrioritizedAlgorithm") -> None:
@@ -108,7 +108,8 @@ def _move_to_algorithm(model: "PrioritizedAlgorithm", settings: dict[str, Any], 
     value = settings.pop(name)
     check_argument(name, value, allowed)
     given = getattr(model, name)
-    if given == getattr(PrioritySettings, name):  # the default, as `check_agreement` has refused other given values
+    default = model.changed_defaults.get(name, getattr(PrioritySettings, name))
+    if given == default:  # not given, as `check_agreement` has refused other given values
         setattr(model, name, value)
     elif given != value:
         raise ValueError(contradiction(type(model), name, given, model.replay_buffer_kwargs))

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: What SB3 takes as the path of a file.
 PathOrFile = str | pathlib.Path | io.BufferedIOBase
 
-#: The entry that this package adds to a zip. SB3 saves attributes as entries, so it is an attribute for as long.
-ENTRY = "prioritized_replay"
+#: Name of the entry that this package adds to a zip. SB3 saves attributes as entries, so it is an attribute meanwhile.
+ZIP_ENTRY = "prioritized_replay"
 
 # Keyword arguments that SB3's buffers do not have.
 _PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS))
@@ -38,8 +38,9 @@ _PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *S
 @contextmanager
 def stock_attributes(model: "PrioritizedAlgorithm") -> Iterator[None]:
     """
-    Give a model, within a ``with`` block, attributes that the stock algorithm can load. SB3 saves attributes as they are, and
-    the stock algorithm knows neither our buffer classes nor our settings. These go into ``ENTRY``, which it ignores.
+    Give a model, within a ``with`` block, attributes that the stock algorithm can load; all are as before after it. SB3 saves
+    attributes as they are, and the stock algorithm knows neither our buffer classes nor our settings. These go into
+    ``ZIP_ENTRY``, which it ignores.
 
     :param model: the algorithm
     :return: context in which SB3 may save the model
@@ -53,7 +54,7 @@ def stock_attributes(model: "PrioritizedAlgorithm") -> Iterator[None]:
     settings = {name: value for name, value in kwargs.items() if name in _PRIORITIZED_SETTINGS}
     try:
         # As one string: SB3 would unpickle a scheme object, which fails without this package.
-        attributes[ENTRY] = data_to_json({"settings": settings, "beta": beta})
+        attributes[ZIP_ENTRY] = data_to_json({"settings": settings, "beta": beta})
         attributes["replay_buffer_kwargs"] = {name: value for name, value in kwargs.items() if name not in settings}
         if buffer_class is PrioritizedHerReplayBuffer:
             attributes["replay_buffer_class"] = HerReplayBuffer
@@ -63,7 +64,7 @@ def stock_attributes(model: "PrioritizedAlgorithm") -> Iterator[None]:
     finally:
         attributes["replay_buffer_class"] = buffer_class
         attributes["replay_buffer_kwargs"] = kwargs
-        attributes.pop(ENTRY, None)
+        attributes.pop(ZIP_ENTRY, None)
 
 
 def write_zip(path: PathOrFile, save: Callable[[Any], None]) -> None:
@@ -117,7 +118,7 @@ class Saved(NamedTuple):
 
     :param policy_class: class of the policy; ``None`` if it cannot be read
     :param stock_settings: ``replay_buffer_kwargs`` that the stock algorithm knows
-    :param own: contents of ``ENTRY``: the other settings of the buffer, and beta; empty for the zip of a stock algorithm
+    :param own: contents of ``ZIP_ENTRY``: the other settings of the buffer, and beta; empty for the zip of a stock algorithm
     """
 
     policy_class: type | None
@@ -170,14 +171,14 @@ def read_saved(path: PathOrFile, custom_objects: dict[str, Any] | None) -> Saved
             file.close()
         else:
             file.seek(position)  # SB3 reads it next
-    names = ("policy_class", "replay_buffer_kwargs", "n_steps", ENTRY)
+    names = ("policy_class", "replay_buffer_kwargs", "n_steps", ZIP_ENTRY)
     read = json_to_data(json.dumps({name: content[name] for name in names if name in content}), custom_objects)
     stock_settings = dict(read.get("replay_buffer_kwargs") or {})
     if read.get("n_steps", 1) > 1:
         # SB3's own class has copied both from the attributes, which load() may change.
         stock_settings.pop("n_steps", None)
         stock_settings.pop("gamma", None)
-    own = {} if read.get(ENTRY) is None else json_to_data(read[ENTRY])
+    own = {} if read.get(ZIP_ENTRY) is None else json_to_data(read[ZIP_ENTRY])
     return Saved(read.get("policy_class"), stock_settings, own)
 
 

@@ -50,18 +50,27 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.policy.optimizer]
 
+    def _target(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
+        """
+        Compute the targets of the Q-network. The caller records no gradients.
+
+        :param batch: drawn transitions
+        :return: targets, shape (batch_size, 1)
+        """
+        next_q = self.q_net_target(batch.next_observations)
+        choosing_q = self.q_net(batch.next_observations) if self.double_q else next_q
+        next_actions = choosing_q.argmax(dim=1, keepdim=True)
+        return self._bootstrapped(batch, next_q.gather(dim=1, index=next_actions))
+
+    def _bootstrapped(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
+        """Compute the targets from values of the next observations. The recurrent class may rescale both."""
+        return td_target(batch, self.gamma, next_values)
+
     def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
-            next_q = self.q_net_target(batch.next_observations)
-            choosing_q = self.q_net(batch.next_observations) if self.double_q else next_q
-            next_actions = choosing_q.argmax(dim=1, keepdim=True)
-            target_q = self._target(batch, next_q.gather(dim=1, index=next_actions))
+            target_q = self._target(batch)
         q = self.q_net(batch.observations).gather(dim=1, index=batch.actions.long())
         return F.smooth_l1_loss(q, target_q, reduction="none"), target_q - q
-
-    def _target(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
-        """Compute the targets of the Q-network. The recurrent class may rescale them."""
-        return td_target(batch, self.gamma, next_values)
 
     def _update(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         # SB3 updates the target network in `_on_step`.

@@ -93,13 +93,13 @@ def demonstration_metrics(is_demonstration: np.ndarray, td_errors: Any, scheme: 
     """
     values = td_errors.detach().cpu().numpy() if isinstance(td_errors, th.Tensor) else td_errors
     errors = np.abs(values, dtype=np.float64).reshape(len(is_demonstration), -1)
-    of_demonstrations = errors[is_demonstration]
-    of_experience = errors[~is_demonstration]
+    demonstration_errors = errors[is_demonstration]
+    experience_errors = errors[~is_demonstration]
     metrics = {"demonstrations/share": is_demonstration.mean()}
-    if len(of_demonstrations):
-        priorities = scheme.priority(scheme.reduce(of_demonstrations))
-        metrics["demonstrations/td_error"] = of_demonstrations.mean()
+    if len(demonstration_errors):
+        priorities = scheme.priority(scheme.reduce(demonstration_errors))
+        metrics["demonstrations/td_error"] = demonstration_errors.mean()
         metrics["demonstrations/mean_priority"] = np.mean(priorities)
-    if len(of_experience):
-        metrics["demonstrations/td_error_of_experience"] = of_experience.mean()
+    if len(experience_errors):
+        metrics["demonstrations/td_error_of_experience"] = experience_errors.mean()
     return metrics

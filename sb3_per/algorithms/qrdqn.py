@@ -34,11 +34,20 @@ class PERQRDQN(PrioritizedOffPolicyMixin, QRDQN):
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.policy.optimizer]
 
+    def _target(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
+        """
+        Compute the target quantiles. The caller records no gradients.
+
+        :param batch: drawn transitions
+        :return: targets, shape (batch_size, n_quantiles)
+        """
+        next_quantiles = self.quantile_net_target(batch.next_observations)  # (batch_size, n_quantiles, n_actions)
+        next_actions = next_quantiles.mean(dim=1).argmax(dim=1)
+        return td_target(batch, self.gamma, _quantiles_of(next_quantiles, next_actions))
+
     def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
-            next_quantiles = self.quantile_net_target(batch.next_observations)  # (batch_size, n_quantiles, n_actions)
-            next_actions = next_quantiles.mean(dim=1).argmax(dim=1)
-            targets = td_target(batch, self.gamma, _quantiles_of(next_quantiles, next_actions))
+            targets = self._target(batch)
         actions = batch.actions.long().squeeze(dim=1)
         quantiles = _quantiles_of(self.quantile_net(batch.observations), actions)
         losses = quantile_huber_losses(quantiles, targets).sum(dim=1).mean(dim=1, keepdim=True)

@@ -38,13 +38,22 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return optimizers_with_entropy(self)
 
+    def _target(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
+        """
+        Compute the targets of the critics: r + gamma (min Q'(s', a') - ent_coef log pi(a'|s')), arXiv 1812.05905, equations 2,
+        3 and 6. The caller records no gradients.
+
+        :param batch: drawn transitions
+        :return: targets, shape (batch_size, 1)
+        """
+        next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
+        next_q = th.cat(self.critic_target(batch.next_observations, next_actions), dim=1)
+        next_values = next_q.min(dim=1, keepdim=True).values - entropy_coefficient(self) * next_log_prob.reshape(-1, 1)
+        return td_target(batch, self.gamma, next_values)
+
     def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
-        # Target: r + gamma (min Q'(s', a') - ent_coef log pi(a'|s')), arXiv 1812.05905, equations 2, 3 and 6.
         with th.no_grad():
-            next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
-            next_q = th.cat(self.critic_target(batch.next_observations, next_actions), dim=1)
-            next_values = next_q.min(dim=1, keepdim=True).values - entropy_coefficient(self) * next_log_prob.reshape(-1, 1)
-            target_q = td_target(batch, self.gamma, next_values)
+            target_q = self._target(batch)
         # One critic after the other: the gradient of concatenated estimates would be summed in another order than SAC's.
         td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
         return 0.5 * td_errors.square(), td_errors

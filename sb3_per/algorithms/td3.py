@@ -33,15 +33,24 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.actor.optimizer, self.critic.optimizer]
 
+    def _target(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
+        """
+        Compute the targets of the critics, with target policy smoothing. The caller records no gradients.
+
+        :param batch: drawn transitions
+        :return: targets, shape (batch_size, 1)
+        """
+        # Target policy smoothing (equation 14).
+        noise = th.empty_like(batch.actions).normal_(0, self.target_policy_noise)
+        noise = noise.clamp(-self.target_noise_clip, self.target_noise_clip)
+        next_actions = (self.actor_target(batch.next_observations) + noise).clamp(-1, 1)
+        # The smaller of two targets, against overestimation (equation 10).
+        next_q = th.cat(self.critic_target(batch.next_observations, next_actions), dim=1)
+        return td_target(batch, self.gamma, next_q.min(dim=1, keepdim=True).values)
+
     def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
-            # Target policy smoothing (equation 14).
-            noise = th.empty_like(batch.actions).normal_(0, self.target_policy_noise)
-            noise = noise.clamp(-self.target_noise_clip, self.target_noise_clip)
-            next_actions = (self.actor_target(batch.next_observations) + noise).clamp(-1, 1)
-            # The smaller of two targets, against overestimation (equation 10).
-            next_q = th.cat(self.critic_target(batch.next_observations, next_actions), dim=1)
-            target_q = td_target(batch, self.gamma, next_q.min(dim=1, keepdim=True).values)
+            target_q = self._target(batch)
         td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
         return td_errors.square(), td_errors
 

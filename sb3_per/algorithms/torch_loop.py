@@ -84,11 +84,12 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
         :param batch: transitions, drawn or made by hand
         :return: signed TD errors without gradient, shape (batch_size, n_critics)
         """
-        # The forward pass of CrossQ changes statistics of batch normalization and modes of layers: restore both.
+        # Training mode and forward passes change modes of layers and statistics of batch normalization: restore both.
         statistics = [(buffer, buffer.clone()) for buffer in self.policy.buffers()]
         modes = [(module, module.training) for module in self.policy.modules()]
         with th.no_grad():
             try:
+                self.policy.set_training_mode(True)
                 _, td_errors = self._critic_losses(batch)
             finally:
                 for buffer, before in statistics:

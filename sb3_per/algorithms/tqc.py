@@ -41,15 +41,23 @@ class PERTQC(PrioritizedOffPolicyMixin, TQC):
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return optimizers_with_entropy(self)
 
+    def _target(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
+        """
+        Compute the target quantiles of the critics. The caller records no gradients.
+
+        :param batch: drawn transitions
+        :return: targets, shape (batch_size, n_target_quantiles)
+        """
+        next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
+        next_quantiles = self.critic_target(batch.next_observations, next_actions).flatten(start_dim=1)
+        # Pool the critics and drop the largest quantiles, against overestimation (equation 12).
+        n_kept = next_quantiles.shape[1] - self.top_quantiles_to_drop_per_net * self.critic.n_critics
+        kept = next_quantiles.sort(dim=1).values[:, :n_kept]
+        return td_target(batch, self.gamma, kept - entropy_coefficient(self) * next_log_prob.reshape(-1, 1))
+
     def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
-            next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
-            next_quantiles = self.critic_target(batch.next_observations, next_actions).flatten(start_dim=1)
-            # Pool the critics and drop the largest quantiles, against overestimation (equation 12).
-            n_kept = next_quantiles.shape[1] - self.top_quantiles_to_drop_per_net * self.critic.n_critics
-            kept = next_quantiles.sort(dim=1).values[:, :n_kept]
-            next_values = kept - entropy_coefficient(self) * next_log_prob.reshape(-1, 1)
-            targets = td_target(batch, self.gamma, next_values).unsqueeze(dim=1)
+            targets = self._target(batch).unsqueeze(dim=1)  # the same for all critics
         quantiles = self.critic(batch.observations, batch.actions)  # (batch_size, n_critics, n_quantiles)
         losses = quantile_huber_losses(quantiles, targets).mean(dim=(1, 2, 3)).unsqueeze(dim=1)
         return losses, targets.mean(dim=2) - quantiles.mean(dim=2)

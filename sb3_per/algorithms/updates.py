@@ -9,6 +9,9 @@ from torch.nn import functional as F
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
+# Optimizers whose steps of all parameters together are rounded otherwise, by up to 6e-8.
+_INEXACT_FOREACH = (th.optim.NAdam, th.optim.RAdam, th.optim.ASGD)
+
 
 def td_target(batch: PrioritizedReplayBufferSamples, gamma: float, next_values: th.Tensor) -> th.Tensor:
     """
@@ -51,12 +54,14 @@ def minimize(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: floa
 def foreach_steps(optimizers: list[th.optim.Optimizer]) -> Iterator[None]:
     """
     Set ``foreach=True`` within a ``with`` block, so that an optimizer steps all of its parameters in a few calls. On a GPU
-    that is PyTorch's default; on a CPU it takes less time, too. The results are the same, and what a user has set stays.
+    that is PyTorch's default; on a CPU it takes less time, too. The results are the same to the bit: optimizers that would
+    round otherwise do not change. What a user has set stays.
 
     :param optimizers: optimizers to change
     :return: context of the steps. After it, the optimizers are as before, so a zip holds those of the stock algorithm
     """
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    exact = [optimizer for optimizer in optimizers if not isinstance(optimizer, _INEXACT_FOREACH)]
+    groups = [group for optimizer in exact for group in optimizer.param_groups]
     undecided = [group for group in groups if group.get("foreach", False) is None and not group.get("fused")]
     for group in undecided:
         group["foreach"] = True

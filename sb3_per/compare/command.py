@@ -150,8 +150,8 @@ def seconds_of(jobs: list[Job], trials: dict[str, Trial], share: float = 1.0) ->
     :param share: share of the environment steps
     :return: seconds
     """
-    of_jobs = [trials[arm.name] for _, (_, arm, _, _) in jobs]
-    return sum(share * trial.training + trial.evaluation for trial in of_jobs)
+    job_trials = [trials[arm.name] for _, (_, arm, _, _) in jobs]
+    return sum(share * trial.training + trial.evaluation for trial in job_trials)
 
 
 def _print_time(plan: Plan, lacking: list[Job], trials: dict[str, Trial], options: argparse.Namespace) -> None:
@@ -191,7 +191,7 @@ def results_of(plan: Plan) -> Results:
     """
     keys = list(plan.jobs[0][0])
     rows_by_name = {tuple(row[key] for key in keys): row for row in read(plan.path)}
-    of_random, *rows = (rows_by_name[tuple(str(value) for value in name.values())] for name, _ in plan.jobs)
+    random_row, *rows = (rows_by_name[tuple(str(value) for value in name.values())] for name, _ in plan.jobs)
     # As the jobs are ordered: seeds, rates, arms.
     shape = (-1, len(plan.rates), len(plan.arms), N_EVALUATIONS)
     returns = np.array([row["returns"].split() for row in rows], dtype=float).reshape(shape)
@@ -200,7 +200,7 @@ def results_of(plan: Plan) -> Results:
         plan.arms,
         curves={arm.name: returns[:, :, i].swapaxes(0, 1) for i, arm in enumerate(plan.arms)},
         updates={name: float(np.mean([int(row["updates"]) for row in each])) for name, each in rows_of.items()},
-        of_random=np.array(of_random["returns"].split(), dtype=float),
+        random_returns=np.array(random_row["returns"].split(), dtype=float),
         rates=plan.rates,
         spreads={name: min(float(row["spread"]) for row in each) for name, each in rows_of.items()},
     )

@@ -13,6 +13,6 @@ def control_of(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
     :param buffer_kwargs: ``replay_buffer_kwargs`` of the setting
     :return: those of its control, whose scheme object has the settings of the scheme
     """
-    of_scheme = {name: value for name, value in buffer_kwargs.items() if name in SCHEME_SETTINGS}
+    scheme_settings = {name: value for name, value in buffer_kwargs.items() if name in SCHEME_SETTINGS}
     others = {name: value for name, value in buffer_kwargs.items() if name not in SCHEME_SETTINGS}
-    return {**others, "scheme": Shuffled(make_scheme(**of_scheme))}
+    return {**others, "scheme": Shuffled(make_scheme(**scheme_settings))}

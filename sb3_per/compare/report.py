@@ -26,7 +26,7 @@ class Results(NamedTuple):
     :param arms: arms
     :param curves: by name of an arm: mean return of each evaluation, shape (rates, seeds, evaluations)
     :param updates: by name of an arm: mean number of gradient updates of a run
-    :param of_random: return of each evaluation of a random policy, shape (evaluations,)
+    :param random_returns: return of each evaluation of a random policy, shape (evaluations,)
     :param rates: factors of the learning rate
     :param spreads: by name of an arm: share of the buffer that draws were spread over at the end, the least of all runs
     """
@@ -34,7 +34,7 @@ class Results(NamedTuple):
     arms: list[Arm]
     curves: dict[str, np.ndarray]
     updates: dict[str, float]
-    of_random: np.ndarray
+    random_returns: np.ndarray
     rates: list[float]
     spreads: dict[str, float]
 
@@ -80,8 +80,8 @@ def comparisons(results: Results) -> list[Comparison]:
     for arm, other in pairs_of(results.arms):
         ours, theirs = results.last_fifth(arm), results.last_fifth(other)
         tested.append(Comparison(arm, other, LAST_FIFTH, ours[at_task] - theirs[at_task]))
-        of_runs = results.curves[arm.name][at_task] - results.curves[other.name][at_task]
-        tested.append(Comparison(arm, other, WHOLE_RUN, of_runs.mean(axis=-1)))
+        differences = results.curves[arm.name][at_task] - results.curves[other.name][at_task]
+        tested.append(Comparison(arm, other, WHOLE_RUN, differences.mean(axis=-1)))
         if len(results.rates) > 1:
             best = ours[ours.mean(axis=1).argmax()] - theirs[theirs.mean(axis=1).argmax()]
             described.append(Comparison(arm, other, BEST_RATE, best))
@@ -122,7 +122,7 @@ def table(results: Results, rows: list[Comparison]) -> str:
         name = arm.name if arm.kind in ("stock", "uniform") else arm.label
         means = results.last_fifth(arm).mean(axis=1)
         cells.append([name, *map(_number_text, means), f"{results.updates[arm.name]:,.0f}"])
-    cells.append(["random policy", _number_text(results.of_random.mean())])
+    cells.append(["random policy", _number_text(results.random_returns.mean())])
     lines += ["", *_aligned(cells, ">")]
     for endpoint in dict.fromkeys(row.endpoint for row in rows):
         cells = [["difference", "[95% interval]", "seeds", "p"]]
@@ -155,7 +155,7 @@ def answer(results: Results, rows: list[Comparison]) -> str:
     """
     today = next(arm for arm in results.arms if arm.kind in ("stock", "uniform"))
     best = max(np.median(results.last_fifth(arm), axis=1).max() for arm in results.arms)
-    if best <= results.of_random.mean() + 3 * results.of_random.std():
+    if best <= results.random_returns.mean() + 3 * results.random_returns.std():
         return f"Nothing learned: no arm clearly beats a random policy. Train longer, or tune {today.name} first."
     better = []
     worse = []
@@ -199,7 +199,7 @@ def draw(results: Results, n_timesteps: int, path: Path) -> Figure:
                 axes.plot(steps, middle, label=labels[name], markersize=6, **look[name])
                 if n_seeds > 1:
                     axes.fill_between(steps, low, high, color=look[name]["color"], alpha=0.15, linewidth=0)
-            axes.axhline(results.of_random.mean(), color=INK, linewidth=1, label="random policy")
+            axes.axhline(results.random_returns.mean(), color=INK, linewidth=1, label="random policy")
             axes.set(ylabel="mean return", title=_rate_text(rate) if n_panels > 1 else "")
             thousands(axes.xaxis)
         bands = f"{n_seeds} seeds, bands: 95% intervals" if n_seeds > 1 else "1 seed"

@@ -126,15 +126,15 @@ class Arm:
         """
         hyperparams = dict(hyperparams)
         kwargs = dict(hyperparams.pop("replay_buffer_kwargs", None) or {})
-        of_file = {name: kwargs.pop(name) for name in PrioritySettings.names() if name in kwargs}
+        file_settings = {name: kwargs.pop(name) for name in PrioritySettings.names() if name in kwargs}
         if self.kind == "stock":
             hyperparams.pop("double_q", None)  # an argument of PERDQN
             buffer_class = hyperparams.get("replay_buffer_class")
             if isinstance(buffer_class, type) and issubclass(buffer_class, PrioritizedReplayBuffer):
                 hyperparams["replay_buffer_class"] = HerReplayBuffer if issubclass(buffer_class, HerReplayBuffer) else None
         else:
-            kwargs.update({name: of_file.pop(name) for name in _NEUTRAL if name in of_file})
-            setting = of_file if self.setting is None else self.setting
+            kwargs.update({name: file_settings.pop(name) for name in _NEUTRAL if name in file_settings})
+            setting = file_settings if self.setting is None else self.setting
             kwargs.update(control_of(setting) if self.kind == "shuffled" else setting)
         return {**hyperparams, "replay_buffer_kwargs": kwargs} if kwargs else hyperparams
 
@@ -161,10 +161,10 @@ def arms_of(task: Task, settings: Sequence[str]) -> list[Arm]:
         for neutral in _NEUTRAL:
             if neutral in given:
                 raise ValueError(f"--setting {name}: {neutral} is no prioritization: give it to all arms, with -params")
-        of_scheme = {key: value for key, value in given.items() if key in SCHEME_SETTINGS}
-        scheme = make_scheme(**of_scheme)
+        scheme_settings = {key: value for key, value in given.items() if key in SCHEME_SETTINGS}
+        scheme = make_scheme(**scheme_settings)
         is_uniform = scheme.draws_uniformly or scheme.alpha == 0.0
-        if is_uniform and not scheme.replaces_loss and given == of_scheme:
+        if is_uniform and not scheme.replaces_loss and given == scheme_settings:
             raise ValueError(f"--setting {name} draws uniformly, as the uniform twin does: name one that prioritizes")
         label = chr(ord("A") + i)
         arms.append(Arm(name, label, ours, "setting", setting))

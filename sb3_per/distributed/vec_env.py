@@ -171,4 +171,4 @@ class ActorVecEnv(CollectingVecEnv):
             actor, env = divmod(index % self.num_envs, self.pool.n_envs)
             handles.append(self.engine.ask(actor, "ask", method, *args, indices=[env], **kwargs))
         answers = self._answers(handles)
-        return [None if of_env is None else of_env[0] for of_env in answers]
+        return [None if answer is None else answer[0] for answer in answers]

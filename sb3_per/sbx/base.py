@@ -7,7 +7,7 @@ must write ``_networks``, ``_set_networks`` and ``_update``, which is its whole 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,7 +22,7 @@ from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked
+from sb3_per.sbx.batches import Batch, Logged, as_input, batch_from_torch, stack
 from sb3_per.utils.origin import is_of_user
 
 #: Train states of an algorithm: a tuple, or a NamedTuple.
@@ -44,6 +44,11 @@ class Options:
 
     scheme: PriorityScheme
     policy_delay: int
+    #: Settings of the scheme, as text. The compiler takes them for constants, and a user may change them.
+    scheme_settings: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scheme_settings", str(self.scheme.settings))
 
 
 class Step(NamedTuple):
@@ -106,6 +111,9 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
     Constructor, buffers, settings and files are as in ``sb3_per``, see
     :class:`~sb3_per.algorithms.torch_loop.PrioritizedOffPolicyMixin`. With ``gradient_steps=K``, all K batches are drawn
     before the first update of a call, and their priorities are written after the last one.
+
+    An algorithm passes values to the compiled update in two ways: a number that may change while it learns is one of
+    ``_hyperparameters``; a shape, or what a branch of Python depends on, is one of ``_options``, and compiles anew.
 
     :raises NotImplementedError: for actors of :mod:`sb3_per.distributed`, replay of sequences, schemes with a loss that has no
         JAX form, and classes that override a function of SBX that is never called
@@ -173,14 +181,14 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         n_done = 0
         while n_done < gradient_steps:
             batches, jax_batches = self._draw_ahead(batch_size, n_done, gradient_steps)
-            self._reset_networks()
-            self._follow_schedules()
+            self._reset_networks_if_due()
+            self._set_learning_rates()
             networks, self.key, logged = self._compute(jax_batches)
             self._set_networks(networks)
             n_done += len(batches)
 
             rows = np.asarray(logged.values)  # the only transfer from the device
-            for batch, jax_batch, row in zip(batches, jax_batches, rows, strict=False):  # `stacked` adds rows
+            for batch, jax_batch, row in zip(batches, jax_batches, rows, strict=False):  # `stack` adds rows
                 self._n_updates += 1
                 td_errors, step_metrics = logged.unpack(row, bool(jax_batch.updates_actor))
                 self._update_priorities(batch, td_errors, metrics)
@@ -230,7 +238,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :param updates_actor: whether it is the actor's turn
         :return: the batch for JAX
         """
-        jax_batch = of_torch(batch, self.gamma, self.observation_space, updates_actor)
+        jax_batch = batch_from_torch(batch, self.gamma, self.observation_space, updates_actor)
         if self.replay_buffer.settings.actor_batch != "uniform":
             return jax_batch
         if not updates_actor:
@@ -248,7 +256,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         """
         n_steps = len(jax_batches)
         n_padded = 1 << (n_steps - 1).bit_length()  # a power of two, because each length is compiled for itself
-        batches = stacked(jax_batches, n_padded)
+        batches = stack(jax_batches, n_padded)
         return self._compiled_steps(
             self._options(), self._networks(), self.key, self._float32_hyperparameters(), batches, np.int32(n_steps)
         )
@@ -317,10 +325,10 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
     # ---- learning rates
 
-    def _follow_schedules(self) -> None:
+    def _set_learning_rates(self) -> None:
         """
-        Let the learning rates of actor and critics follow their schedules. SBX does so for SAC and TQC, whose optimizers hold
-        their rate in their state. Here all algorithms do; a constant rate of the others is compiled, as in SBX.
+        Set the learning rates of actor and critics to the values of their schedules, where they are adjustable. A constant
+        rate may be compiled, as in SBX.
         """
         # Of the type that an update returns: the compiler tells it from a float.
         rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
@@ -330,17 +338,21 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             (self.critic_states, critic_rate, "learning_rate_critic"),
         ):
             optimizers = [getattr(self.policy, name).opt_state for name in names]
-            holding = [optimizer for optimizer in optimizers if holds_rate(optimizer)]
-            if holding:
-                self._update_learning_rate(holding, new_rate, logged_name)
+            adjustable = [optimizer for optimizer in optimizers if has_adjustable_rate(optimizer)]
+            if adjustable:
+                self._update_learning_rate(adjustable, new_rate, logged_name)
 
-    def _hold_rates(self) -> None:
-        """If the learning rate is a schedule, let all optimizers hold their rate in their state."""
+    def _make_rates_adjustable(self) -> None:
+        """
+        If the learning rate is a schedule, make it adjustable: wrap each optimizer in ``optax.inject_hyperparams``, which
+        keeps the rate in the state of the optimizer, an input of the compiled update. Otherwise it is a constant of the
+        compiled code. SBX does so for SAC and TQC alone.
+        """
         if not callable(self.learning_rate):
             return
         for name in (*self.actor_states, *self.critic_states):
             state = getattr(self.policy, name)
-            if not holds_rate(state.opt_state):
+            if not has_adjustable_rate(state.opt_state):
                 arguments = dict(self.policy.optimizer_kwargs, learning_rate=self.lr_schedule(1.0))
                 optimizer = optax.inject_hyperparams(self.policy.optimizer_class)(**arguments)
                 # Keep the moments of a loaded model.
@@ -353,18 +365,18 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         self.device = th.device("cpu")  # of the buffer, wherever the networks are
         super()._setup_model()
         self._check_overridden()
-        self._hold_rates()
-        self._set_networks(typed(self._networks()))
+        self._make_rates_adjustable()
+        self._set_networks(with_arrays(self._networks()))
 
-    def _reset_networks(self) -> None:
-        """Reset parameters as SBX does, see ``param_resets``."""
+    def _reset_networks_if_due(self) -> None:
+        """Reset parameters as SBX does, if a step of ``param_resets`` has been reached."""
         before = self._networks()
         n_resets = self.reset_idx
         self._maybe_reset_params()
         if self.reset_idx > n_resets:
-            self._hold_rates()
+            self._make_rates_adjustable()
             # The new numbers with the functions from before, because new functions would be compiled again.
-            numbers = jax.tree.leaves(typed(self._networks()))
+            numbers = jax.tree.leaves(with_arrays(self._networks()))
             self._set_networks(jax.tree.unflatten(jax.tree.structure(before), numbers))
 
     def _check_buffer(self, buffer: PrioritizedReplayBuffer) -> None:
@@ -386,17 +398,17 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
                     )
 
 
-def holds_rate(optimizer: Any) -> bool:
+def has_adjustable_rate(optimizer: Any) -> bool:
     """
-    Tell whether an optimizer holds its learning rate in its state, where it can change.
+    Tell whether an optimizer keeps its learning rate in its state, where it can change.
 
     :param optimizer: state of an optimizer
-    :return: whether ``optax.inject_hyperparams`` made it
+    :return: whether it is wrapped in ``optax.inject_hyperparams``
     """
     return isinstance(optimizer, optax.InjectStatefulHyperparamsState)
 
 
-def typed(networks: Any) -> Any:
+def with_arrays(networks: Any) -> Any:
     """
     Turn all numbers of train states into arrays, as an update returns them. To the compiler, a Python number and an array have
     different types, so that it would compile the second update again.

@@ -12,10 +12,6 @@ from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
-#: Columns of ``Batch.scalars``: rewards or n-step returns, 1 at terminal states, the factor of the next value, and
-#: importance-sampling weights. They are one array, because each array takes a transfer to the device.
-COLUMNS = ("rewards", "dones", "discounts", "weights")
-
 
 class Batch(NamedTuple):
     """
@@ -24,7 +20,8 @@ class Batch(NamedTuple):
     - ``observations``, ``next_observations``: shape (batch_size, ...), float32, or uint8 as images are stored; the parts of
       Dict observations are concatenated, as in SBX
     - ``actions``: shape (batch_size, action_dim), float32, or int32 for discrete actions
-    - ``scalars``: float32 of shape (batch_size, 4), with the columns of ``COLUMNS``
+    - ``scalars``: ``rewards``, ``dones``, ``discounts`` and ``weights``, the columns of one float32 array of shape
+      (batch_size, 4), because each array takes a transfer to the device
     - ``updates_actor``: whether it is the actor's turn, bool
     - ``actor_observations``: observations that the actor learns from; ``None``: the same ones
     """
@@ -36,20 +33,25 @@ class Batch(NamedTuple):
     updates_actor: Any
     actor_observations: Any = None
 
-    def column(self, name: str) -> Any:
-        """
-        Select a column of the scalars.
+    @property
+    def rewards(self) -> Any:
+        """Rewards or n-step returns, shape (batch_size, 1)."""
+        return self.scalars[:, 0:1]
 
-        :param name: one of ``COLUMNS``
-        :return: the column, shape (batch_size, 1)
-        """
-        number = COLUMNS.index(name)
-        return self.scalars[:, number : number + 1]
+    @property
+    def dones(self) -> Any:
+        """1 at terminal states, otherwise 0, shape (batch_size, 1)."""
+        return self.scalars[:, 1:2]
+
+    @property
+    def discounts(self) -> Any:
+        """Factors of the next values, shape (batch_size, 1)."""
+        return self.scalars[:, 2:3]
 
     @property
     def weights(self) -> Any:
         """Importance-sampling weights, shape (batch_size, 1)."""
-        return self.column("weights")
+        return self.scalars[:, 3:4]
 
     def targets(self, next_values: Any) -> Any:
         """
@@ -58,7 +60,7 @@ class Batch(NamedTuple):
         :param next_values: values of the next observations, shape (batch_size, n)
         :return: reward + discount * next value, or the reward alone at a terminal state, shape (batch_size, n)
         """
-        return self.column("rewards") + (1 - self.column("dones")) * self.column("discounts") * next_values
+        return self.rewards + (1 - self.dones) * self.discounts * next_values
 
     @property
     def nbytes(self) -> int:
@@ -73,7 +75,7 @@ class Batch(NamedTuple):
         return self.actor_observations
 
 
-def of_torch(batch: PrioritizedReplayBufferSamples, gamma: float, space: spaces.Space, updates_actor: bool) -> Batch:
+def batch_from_torch(batch: PrioritizedReplayBufferSamples, gamma: float, space: spaces.Space, updates_actor: bool) -> Batch:
     """
     Make NumPy arrays of a batch.
 
@@ -86,12 +88,11 @@ def of_torch(batch: PrioritizedReplayBufferSamples, gamma: float, space: spaces.
     discounts = batch.discounts
     if discounts is None:
         discounts = th.full_like(batch.rewards, gamma)
-    columns = dict(rewards=batch.rewards, dones=batch.dones, discounts=discounts, weights=batch.weights)
     return Batch(
         observations=as_input(batch.observations, space),
         actions=as_input(batch.actions),
         next_observations=as_input(batch.next_observations, space),
-        scalars=th.cat([columns[name] for name in COLUMNS], dim=1).float().numpy(),
+        scalars=th.cat([batch.rewards, batch.dones, discounts, batch.weights], dim=1).float().numpy(),
         updates_actor=np.bool_(updates_actor),
     )
 
@@ -112,7 +113,7 @@ def as_input(values: Any, space: spaces.Space | None = None) -> np.ndarray:
     return array.astype(np.int32 if array.dtype.kind == "i" else np.float32)
 
 
-def stacked(batches: Sequence[Batch], n: int) -> Batch:
+def stack(batches: Sequence[Batch], n: int) -> Batch:
     """
     Join the batches of several gradient steps.
 
@@ -142,17 +143,17 @@ class Logged(struct.PyTreeNode):
     actor_names: tuple[str, ...] = struct.field(pytree_node=False)
 
     @classmethod
-    def pack(cls, td_errors: jax.Array, metrics: dict[str, Any], of_actor: dict[str, Any]) -> "Logged":
+    def pack(cls, td_errors: jax.Array, metrics: dict[str, Any], actor_metrics: dict[str, Any]) -> "Logged":
         """
         Put everything into one array.
 
         :param td_errors: TD errors, shape (batch_size, n_critics)
         :param metrics: scalars by name
-        :param of_actor: scalars of the actor's update, by name
+        :param actor_metrics: scalars of the actor's update, by name
         :return: the array, with shape and names
         """
-        scalars = jnp.array([*metrics.values(), *of_actor.values()], jnp.float32)
-        return cls(jnp.concatenate([td_errors.ravel(), scalars]), td_errors.shape, tuple(metrics), tuple(of_actor))
+        scalars = jnp.array([*metrics.values(), *actor_metrics.values()], jnp.float32)
+        return cls(jnp.concatenate([td_errors.ravel(), scalars]), td_errors.shape, tuple(metrics), tuple(actor_metrics))
 
     def unpack(self, values: np.ndarray, updates_actor: bool) -> tuple[np.ndarray, dict[str, np.float32]]:
         """

@@ -99,7 +99,9 @@ def register(sbx: bool = False) -> None:
         import sbx as stock
 
         for algo, name in COMPILED.items():
-            ALGOS[algo.replace("per_", "", 1)] = getattr(stock, name.removeprefix("PER"))
+            stock_class = getattr(stock, name.removeprefix("PER"), None)
+            if stock_class is not None:  # SBX has no class for a variant
+                ALGOS[algo.replace("per_", "", 1)] = stock_class
     # Importing MinAtar, as the Zoo's --gym-packages does, registers none of its environments.
     with contextlib.suppress(ImportError):
         from minatar.gym import register_envs

@@ -186,12 +186,12 @@ class RunManager(ExperimentManager):
         self.resumed_from = model.num_timesteps
         print(f"Resumes the run in {folder} at {steps}")
         statistics = folder / f"rl_model_vecnormalize_{self.resumed_from}_steps.pkl"
-        of_run = Path(self.params_path, "vecnormalize.pkl")  # which the Zoo loads
+        run_statistics = Path(self.params_path, "vecnormalize.pkl")  # which the Zoo loads
         if statistics.exists():
-            shutil.copy(statistics, of_run)
+            shutil.copy(statistics, run_statistics)
             print(f"The statistics of VecNormalize are those of {statistics}")
-        elif self.normalize and of_run.exists():
-            print(f"The statistics of VecNormalize are those of {of_run}")
+        elif self.normalize and run_statistics.exists():
+            print(f"The statistics of VecNormalize are those of {run_statistics}")
         elif self.normalize:
             print("The statistics of VecNormalize were not saved: they start anew")
 

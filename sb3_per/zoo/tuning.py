@@ -64,15 +64,17 @@ def sample(
     :return: hyperparameters
     :raises ValueError: for a scheme object in the hyperparameter file, because it brings its own settings
     """
-    of_file = additional_args["her_kwargs"]
-    if isinstance(of_file.get("scheme"), PriorityScheme):
-        raise ValueError(f"Tuning chooses among named schemes and cannot replace {of_file['scheme']}: name a scheme instead")
-    has_hindsight = not _HINDSIGHT.isdisjoint(of_file)
+    file_kwargs = additional_args["her_kwargs"]
+    if isinstance(file_kwargs.get("scheme"), PriorityScheme):
+        raise ValueError(
+            f"Tuning chooses among named schemes and cannot replace {file_kwargs['scheme']}: name a scheme instead"
+        )
+    has_hindsight = not _HINDSIGHT.isdisjoint(file_kwargs)
     is_recurrent = issubclass(cls, RecurrentMixin)
     takes_lap = cls.has_scalar_td_loss and not is_recurrent
     scheme = trial.suggest_categorical("scheme", CHOICES["scheme"] if takes_lap else CHOICES["scheme"][:2])
     tuned = {"scheme": scheme}
-    for name in _tuned_with(scheme, is_recurrent, has_hindsight, of_file):
+    for name in _tuned_with(scheme, is_recurrent, has_hindsight, file_kwargs):
         tuned[name] = trial.suggest_float(name, RANGES[name].low, RANGES[name].high, log=RANGES[name].log)
     if cls.has_actor and not is_recurrent:
         tuned["actor_batch"] = trial.suggest_categorical("actor_batch", CHOICES["actor_batch"])
@@ -84,10 +86,10 @@ def sample(
         if name in goals:
             tuned[name] = goals[name]
     sizes = {name: trial.suggest_int(name, *limits) for name, limits in SIZES.items() if is_recurrent}
-    return _adapted(algo, hyperparams, sizes, join(of_file, tuned))
+    return _adapted(algo, hyperparams, sizes, join(file_kwargs, tuned))
 
 
-def _tuned_with(scheme: str, is_recurrent: bool, has_hindsight: bool, of_file: dict[str, Any]) -> list[str]:
+def _tuned_with(scheme: str, is_recurrent: bool, has_hindsight: bool, file_kwargs: dict[str, Any]) -> list[str]:
     """Name the settings that are tuned with a scheme. Not ``unique``: a batch can be larger than what is stored."""
     names = ["alpha"]
     if scheme == "lap":
@@ -98,7 +100,7 @@ def _tuned_with(scheme: str, is_recurrent: bool, has_hindsight: bool, of_file: d
         names.append("epsilon")
     if is_recurrent:
         names.append("eta")
-    elif not has_hindsight and "age_decay" not in of_file:  # both favour recent transitions, and the buffer takes one
+    elif not has_hindsight and "age_decay" not in file_kwargs:  # both favour recent transitions, and the buffer takes one
         names.append("recency")
     return names
 
@@ -113,24 +115,24 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
     """
     tuned = {name: value for name, value in params.items() if name in (*RANGES, *CHOICES, *_TUNED_BY_ZOO)}
     sizes = {name: value for name, value in params.items() if name in SIZES}
-    of_zoo = {name: value for name, value in params.items() if name not in tuned and name not in sizes}
-    if "noise_type" in of_zoo and of_zoo["noise_type"] is None:
+    zoo_params = {name: value for name, value in params.items() if name not in tuned and name not in sizes}
+    if "noise_type" in zoo_params and zoo_params["noise_type"] is None:
         # The Zoo would pass them to the constructor.
-        del of_zoo["noise_type"]
-        del of_zoo["noise_std"]
-    return _adapted(algo, convert_offpolicy_params(of_zoo), sizes, tuned)
+        del zoo_params["noise_type"]
+        del zoo_params["noise_std"]
+    return _adapted(algo, convert_offpolicy_params(zoo_params), sizes, tuned)
 
 
-def join(of_file: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
+def join(file_kwargs: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     """
     Join the settings of the buffer. Left out is what the scheme of the trial ignores or refuses.
 
-    :param of_file: ``replay_buffer_kwargs`` of the hyperparameter file
+    :param file_kwargs: ``replay_buffer_kwargs`` of the hyperparameter file
     :param tuned: settings of a trial
     :return: ``replay_buffer_kwargs``
     """
     scheme = tuned["scheme"]
-    kept = {name: value for name, value in of_file.items() if name not in (*RANGES, *CHOICES)}
+    kept = {name: value for name, value in file_kwargs.items() if name not in (*RANGES, *CHOICES)}
     unused = make_scheme(scheme).unused_settings
     joined = {name: value for name, value in {**kept, **tuned}.items() if name not in unused}
     if scheme == "rank":

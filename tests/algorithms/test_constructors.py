@@ -233,6 +233,24 @@ def test_a_contradiction_is_refused_although_one_value_is_the_default(tmp_path):
                 make(**arguments)
 
 
+def test_a_setting_replaces_the_default_of_a_recurrent_class():
+    make = partial(PERRecurrentDQN, "MlpLstmPolicy", "CartPole-v1", buffer_size=200, device="cpu")
+    model: Any = make(replay_buffer_kwargs=dict(n_steps=3))
+    assert (model.n_steps, model.replay_buffer.settings.n_steps) == (3, 3)
+    for given in (1, 5):
+        with pytest.raises(ValueError, match=f"n_steps={given} contradicts"):
+            make(n_steps=given, replay_buffer_kwargs=dict(n_steps=3))
+
+
+def test_a_contradiction_is_refused_although_the_value_is_given_by_position():
+    by_position = ("MlpPolicy", "Pendulum-v1", 3e-4, 1_000, 100, 256, 0.005, 0.99)
+    with pytest.raises(ValueError, match=r"gamma=0\.99 contradicts .*'gamma': 0\.9"):
+        PERSAC(*by_position, replay_buffer_kwargs=dict(gamma=0.9))
+    assert PERSAC(*by_position, replay_buffer_kwargs=dict(gamma=0.99)).gamma == 0.99
+    with pytest.raises(TypeError, match="positional"):
+        PERSAC(*["MlpPolicy"] * 100)
+
+
 def test_load_names_the_place_of_a_setting_of_the_buffer(tmp_path):
     PERDQN("MlpPolicy", "CartPole-v1", **SMALL).save(tmp_path / "model")
     with pytest.raises(TypeError, match=r"PERDQN has no argument 'alpha'.*replay_buffer_kwargs=dict\(alpha=0\.9\)"):

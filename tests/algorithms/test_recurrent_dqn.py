@@ -21,6 +21,7 @@ from sb3_per import (
 )
 from sb3_per.algorithms.recurrent.networks import zero_states
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
+from tests.helpers.algorithms import recorded
 from tests.helpers.recurrent import (
     POLICIES,
     SMALL,
@@ -305,6 +306,28 @@ def test_a_saved_model_continues_with_its_buffer_and_states(tmp_path):
     policy = type(model.policy).load
     model.policy.save(tmp_path / "p")
     np.testing.assert_array_equal(policy(tmp_path / "p").predict(obs)[0], model.predict(obs, deterministic=True)[0])
+
+
+def test_the_replay_ratio_is_that_of_the_run(tmp_path):
+    """It counts from 0 where SB3 counts the steps of the environment from 0, and goes on where SB3 goes on."""
+    model = make()
+    batches = recorded(model.replay_buffer)
+
+    def learned_per_step(model: PERRecurrentDQN) -> float:
+        return sum(int(batch.mask.sum()) for batch in batches) / model.num_timesteps
+
+    model.learn(120)
+    assert model.logger.name_to_value["per/replay_ratio"] == pytest.approx(learned_per_step(model))
+    model.learn(40, reset_num_timesteps=False)
+    assert model.logger.name_to_value["per/replay_ratio"] == pytest.approx(learned_per_step(model))
+    batches.clear()
+    model.learn(120)
+    assert model.logger.name_to_value["per/replay_ratio"] == pytest.approx(learned_per_step(model))
+    model.save(tmp_path / "m")
+    loaded = PERRecurrentDQN.load(tmp_path / "m", env=envs(), device="cpu")
+    batches = recorded(loaded.replay_buffer)
+    loaded.learn(120)
+    assert loaded.logger.name_to_value["per/replay_ratio"] == pytest.approx(learned_per_step(loaded))
 
 
 def test_a_loaded_buffer_has_the_settings_of_the_model(learned, tmp_path):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3.common.torch_layers import FlattenExtractor
 
 from sb3_per import PERDQN, PERSAC, PERCrossQ, PrioritizedOffPolicyMixin
 from tests.helpers.algorithms import CONFIGURATIONS, filled_model, recorded
@@ -66,6 +67,29 @@ def test_td_errors_change_nothing_even_if_they_fail():
         assert [module.training for module in model.policy.modules()] == modes
         for key, value in model.policy.state_dict().items():
             assert th.equal(value, state[key]), key
+
+
+class Normalizing(FlattenExtractor):
+    """Batch normalization, which depends on the mode of the policy."""
+
+    def __init__(self, observation_space: Any):
+        super().__init__(observation_space)
+        self.norm = th.nn.BatchNorm1d(self.features_dim)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.norm(super().forward(observations))
+
+
+def test_td_errors_are_those_of_training_whatever_the_mode():
+    """Acting leaves the policy in the mode of an evaluation."""
+    policy_kwargs = dict(net_arch=[8], features_extractor_class=Normalizing)
+    model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", policy_kwargs=policy_kwargs)
+    batch = model.replay_buffer.sample(8)
+    model.policy.set_training_mode(True)
+    expected = model.td_errors(batch)
+    model.policy.set_training_mode(False)
+    assert th.equal(model.td_errors(batch), expected)
+    assert not any(module.training for module in model.policy.modules())
 
 
 class Counted(PERSAC):

@@ -1,5 +1,6 @@
 """Updates equal those of the stock parent for equal weights, follow the weights, and set the priorities."""
 
+import contextlib
 import copy
 from typing import Any
 
@@ -16,6 +17,7 @@ from sb3_per import (
     PERTQC,
     PERCrossQ,
 )
+from sb3_per.algorithms.updates import foreach_steps
 from tests.helpers.algorithms import CONFIGURATIONS, SMALL, UNBATCHED, filled_model, parameters, recorded
 from tests.helpers.models import BIT_EQUAL, STOCK
 
@@ -134,6 +136,26 @@ def test_optimizers_step_all_parameters_together():
     assert "foreach" not in model.policy.optimizer.param_groups[0]
 
 
+OPTIMIZERS = "Adam AdamW Adamax NAdam RAdam RMSprop SGD Adagrad Adadelta ASGD Rprop".split()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_of_all_parameters_together_give_the_same_bits(name):
+    networks = []
+    for context in (contextlib.nullcontext, foreach_steps):
+        th.manual_seed(0)
+        network = th.nn.Sequential(th.nn.Linear(7, 16), th.nn.Tanh(), th.nn.Linear(16, 3))
+        optimizer = getattr(th.optim, name)(network.parameters())
+        for _ in range(20):
+            optimizer.zero_grad()
+            network(th.randn(5, 7)).square().mean().backward()
+            with context([optimizer]):
+                optimizer.step()
+        networks.append(network)
+    for one, other in zip(*(network.parameters() for network in networks), strict=True):
+        assert th.equal(one, other)
+
+
 def one_update(model: Any, batch: Any) -> Any:
     """Copy the model, and update it once on this batch."""
     env, model.env = model.env, None  # not every environment can be copied, and an update needs none
@@ -170,6 +192,29 @@ def test_a_transition_of_weight_zero_has_no_effect(name):
         not th.equal(value, getattr(weighted, network).state_dict()[key])
         for key, value in getattr(same, network).state_dict().items()
     )
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "tqc", "dqn", "qrdqn"])
+def test_a_variant_overrides_the_target_alone(name):
+    """It needs no care that the target has no gradient."""
+    cls, policy, make_env, kwargs = CONFIGURATIONS[name]
+
+    class Shifted(cls):
+        shift = 0.0
+
+        def _target(self, batch: Any) -> Any:
+            assert not th.is_grad_enabled()
+            return super()._target(batch) + self.shift
+
+    model = filled_model(Shifted, policy, make_env(), **kwargs)
+    batch = model.replay_buffer.sample(8)
+    found = []
+    for shift in (0.0, 2.0):
+        model.shift = shift
+        th.manual_seed(5)
+        found.append(model.td_errors(batch))
+    th.testing.assert_close(found[1] - found[0], th.full_like(found[0], 2.0))
+    model.train(gradient_steps=1, batch_size=8)
 
 
 @pytest.mark.parametrize("name", with_slow(UNBATCHED, ("td3", "dqn", "crossq-plain")))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium.error import DependencyNotInstalled
+from stable_baselines3.common.logger import Logger
 
 import sb3_per
 import sb3_per.zoo
@@ -150,6 +151,13 @@ def test_missing_extras_name_commands_that_work(monkeypatch, tmp_path):
             if module == "rl_zoo3":
                 with pytest.raises(SystemExit):
                     summary.main(TASK)
+
+
+def test_a_logger_of_the_users_own_needs_no_tensorboard(monkeypatch, tmp_path):
+    model = sb3_per.PERDQN("MlpPolicy", "CartPole-v1", tensorboard_log=str(tmp_path), buffer_size=100)
+    model.set_logger(Logger(None, []))
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert model.learn(4).num_timesteps == 4
 
 
 # ---- doctor

@@ -139,7 +139,7 @@ def test_the_report_gives_each_run_to_its_arm_rate_and_seed(folder, monkeypatch,
         expected = 1_000 * i + 100 * np.arange(2)[:, None, None] + 10 * np.arange(3)[:, None] + np.arange(10)
         np.testing.assert_array_equal(results.curves[arm], expected)
         assert results.updates[arm] == 1_000 * i + 50 + 10
-    np.testing.assert_array_equal(results.of_random, 7 + np.arange(10))
+    np.testing.assert_array_equal(results.random_returns, 7 + np.arange(10))
     assert "A: alpha=0.8" in capsys.readouterr().out
 
 

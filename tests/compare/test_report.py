@@ -37,10 +37,10 @@ def test_the_answer_is_one_of_four_sentences():
     assert answer_of(results_of(setting=120)) == f"Better than stock DQN (p < 0.05): {LAP}."
     assert answer_of(results_of(setting=80)) == f"Worse than stock DQN (p < 0.05): {LAP}."
     assert answer_of(results_of()) == "Cannot tell: 15 seeds show no clear difference from stock DQN."
-    of_random = np.array([15.0, 25.0])  # 35 is three standard deviations above their mean
-    nothing = results_of(19, 19, 34, 19)._replace(of_random=of_random)
+    random_returns = np.array([15.0, 25.0])  # 35 is three standard deviations above their mean
+    nothing = results_of(19, 19, 34, 19)._replace(random_returns=random_returns)
     assert answer_of(nothing).startswith("Nothing learned: no arm clearly beats a random policy.")
-    assert answer_of(results_of(19, 19, 36, 19)._replace(of_random=of_random)).startswith("Better than stock DQN")
+    assert answer_of(results_of(19, 19, 36, 19)._replace(random_returns=random_returns)).startswith("Better than stock DQN")
 
 
 def test_the_answer_is_about_the_stock_class_on_the_whole():

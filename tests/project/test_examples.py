@@ -55,6 +55,12 @@ def continued_with_the_same_buffer(results: dict[str, Any]) -> None:
     assert buffer.beta == pytest.approx(0.4 + 0.6 * n_batches / 600, abs=0.01)
 
 
+def own_algorithm_has_no_actor(results: dict[str, Any]) -> None:
+    """A setting of the actor's batch would have no effect."""
+    with pytest.raises(NotImplementedError, match="actor_batch='uniform' is not supported: it has no actor"):
+        type(results["model"])("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(actor_batch="uniform"))
+
+
 def learning_curve_has_both_parts(results: dict[str, Any]) -> None:
     """The second part begins at the checkpoint of the first one, and reaches the last step."""
     first, second = (part["timesteps"] for part in results["parts"])
@@ -74,6 +80,7 @@ def has_a_picture_of_the_learning_curves(results: dict[str, Any]) -> None:
 CHECKS = {
     "continue_run": continued_with_the_same_buffer,
     "lap_td3": lambda results: TD3.load("runs/lap_td3"),
+    "own_algorithm": own_algorithm_has_no_actor,
     "pairs_trading": has_a_picture_of_the_learning_curves,
     "resume": learning_curve_has_both_parts,
     "swap_import": lambda results: SAC.load("runs/swap_import"),

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch as th
 from stable_baselines3.common.logger import Logger
 
-from sb3_per.sbx.batches import Logged, of_torch, stacked
+from sb3_per.sbx.batches import Logged, batch_from_torch, stack
 from tests.helpers.buffers import fill
 from tests.helpers.sbx_models import BATCH_SIZE, leaves, make, shared
 
@@ -55,7 +56,7 @@ def test_schedules_and_resets_compile_nothing_again():
     assert len(COMPILATIONS) == n_before
     model.num_timesteps = 10
     trained = leaves(model)
-    model._reset_networks()
+    model._reset_networks_if_due()
     n_before = len(COMPILATIONS)  # SBX makes new networks
     assert any((one != other).any() for one, other in zip(leaves(model), trained, strict=True))
     model.train(1, BATCH_SIZE)
@@ -63,11 +64,27 @@ def test_schedules_and_resets_compile_nothing_again():
     assert [leaf.shape for leaf in leaves(model)] == [leaf.shape for leaf in before]
 
 
+def test_a_changed_setting_of_the_scheme_changes_the_update(monkeypatch):
+    """The compiler takes it for a constant."""
+    model = make("dqn", replay_buffer_kwargs=dict(scheme="lap"))
+    fill([model.replay_buffer], 30)
+    model.set_logger(Logger(None, []))
+    batch = model.replay_buffer.sample(BATCH_SIZE)
+    monkeypatch.setattr(model.replay_buffer, "sample", lambda batch_size, env: batch)
+    scheme = model.replay_buffer.scheme
+    for kappa in (1.0, 1e-3, 1.0):
+        scheme.kappa = kappa
+        td_errors = th.from_numpy(model.td_errors(batch).copy())
+        model.train(1, BATCH_SIZE)
+        expected = scheme.loss(td_errors, td_errors, batch.weights)
+        assert model.logger.name_to_value["train/critic_loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
 def test_data_travel_in_few_arrays():
     """Each array takes a transfer: one for rewards, ends, discounts and weights, and one back for all that is logged."""
     model = shared("td3")
     batch = model.replay_buffer.sample(BATCH_SIZE)
-    arrays = jax.tree.leaves(stacked([of_torch(batch, 0.99, model.observation_space, True)] * 3, 4))
+    arrays = jax.tree.leaves(stack([batch_from_torch(batch, 0.99, model.observation_space, True)] * 3, 4))
     assert [array.shape[0] for array in arrays] == [4] * 5
     assert {array.dtype for array in arrays} == {np.dtype(np.float32), np.dtype(bool)}
     metrics = {"loss": np.float32(2.0), "mean": np.float32(3.0)}

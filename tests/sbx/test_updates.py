@@ -357,7 +357,7 @@ def test_learning_rates_follow_their_schedule(name, tmp_path):
     assert logged(model)["train/learning_rate_critic"] == 0.0
     if resets:
         model.num_timesteps = 10
-        model._reset_networks()
+        model._reset_networks_if_due()
         assert not moves(model)
     model.save(tmp_path / "model")
     loaded = type(model).load(tmp_path / "model", env=model.env)

@@ -12,7 +12,7 @@ pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 pytest.importorskip("sbx", reason="needs the extra sbx")
 
 from sb3_per.compare.task import Task
-from sb3_per.zoo import class_of, config_path, main
+from sb3_per.zoo import class_of, config_path, main, registry
 from sb3_per.zoo.registry import COMPILED, register
 
 
@@ -41,6 +41,29 @@ def test_names_are_those_of_our_classes_and_of_sbx():
     finally:
         ALGOS.clear()
         ALGOS.update(before)
+
+
+def test_a_variant_without_a_stock_class_in_sbx_is_registered_alone(monkeypatch):
+    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
+    from rl_zoo3.utils import ALGOS
+
+    import sb3_per.sbx
+
+    class PERVariant(sb3_per.sbx.PERSAC):
+        pass
+
+    monkeypatch.setattr(sb3_per.sbx, "PERVariant", PERVariant, raising=False)
+    for names in (registry.COMPILED, registry.OURS):
+        monkeypatch.setitem(names, "sbx_per_variant", "PERVariant")
+    before = [(table, dict(table)) for table in (ALGOS, HYPERPARAMS_SAMPLER, HYPERPARAMS_CONVERTER)]
+    try:
+        register(sbx=True)
+        assert ALGOS["sbx_per_variant"] is PERVariant
+        assert "sbx_sac" in ALGOS and "sbx_variant" not in ALGOS
+    finally:
+        for table, content in before:
+            table.clear()
+            table.update(content)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
 from sb3_per import LAP, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.settings import IgnoredSettingWarning
 from sb3_per.zoo import ALGORITHMS, main, register
+from sb3_per.zoo.registry import SEARCH_SPACES
 from sb3_per.zoo.tuning import join
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
 from tests.helpers.project import ROOT
@@ -74,8 +75,10 @@ def test_trials_draw_from_the_ranges_of_the_page():
     seen: dict[str, set[str]] = {}
     for algo in ALGORITHMS:
         study, of_stock = new_study(), new_study().ask()
-        stock = algo.removeprefix("per_").removesuffix("_lstm").replace("crossq", "sac")
-        HYPERPARAMS_SAMPLER[stock](of_stock, 1, 1, {"using_her_replay_buffer": False, "her_kwargs": {}})
+        stock = algo.removeprefix("per_")
+        HYPERPARAMS_SAMPLER[SEARCH_SPACES.get(stock, stock)](
+            of_stock, 1, 1, {"using_her_replay_buffer": False, "her_kwargs": {}}
+        )
         for _ in range(20):
             trial = study.ask()
             sampled(algo, trial)

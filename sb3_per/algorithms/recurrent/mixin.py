@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 
 from sb3_per.algorithms.arguments import contradiction
@@ -33,7 +34,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     policy: Any
     policy_class: Any
 
-    # Number of steps that all updates together have learned, repeats included.
+    # Number of steps that the updates have learned, repeats included, since `num_timesteps` was 0.
     _n_learned = 0
 
     # Recurrent states before `_last_obs`; None before the first step.
@@ -82,6 +83,12 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     # ---- learning
 
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        prepared = super()._setup_learn(*args, **kwargs)
+        if self.num_timesteps == 0:  # a run that counts its steps anew
+            self._n_learned = 0
+        return prepared
+
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
         """
         See :meth:`~sb3_per.algorithms.torch_loop.PrioritizedOffPolicyMixin.train`. Until the first window is complete, e.g. in
@@ -118,7 +125,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         :param gradient_step: number of this step
         :return: TD errors, shape (sequence_length, batch_size, n_critics), 0 in the padding; and what to log, with
             ``per/valid_fraction``, the share of the windows that is not padding, and ``per/replay_ratio``, how often a step
-            has been learned so far
+            of this run has been learned so far
         """
         # The acting network's optimizer steps last, so one unrolling serves all its forward passes in this update.
         acting = self.policy.recurrent_networks[0]

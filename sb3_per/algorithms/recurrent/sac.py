@@ -74,5 +74,6 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
                 network.optimizer.param_groups[1]["lr"] = rate
 
     def _actor_observations(self, batch: PrioritizedReplayBufferSamples) -> Any:
-        # Only the actor learns from them, and the LSTM of the critics does not depend on its actions.
+        # Only the actor learns from them, and the LSTM of the critics does not depend on its actions: `extract_features` of
+        # `recurrent/networks.py` unrolls that LSTM without gradients.
         return super()._actor_observations(batch)._replace(without_gradient=self.critic)

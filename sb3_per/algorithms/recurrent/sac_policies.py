@@ -67,10 +67,10 @@ class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)
         for network in self.recurrent_networks:
-            of_lstm = list(network.lstm.parameters())
+            lstm_parameters = list(network.lstm.parameters())
             (others,) = network.optimizer.param_groups
-            others["params"] = [p for p in others["params"] if not any(p is each for each in of_lstm)]
-            network.optimizer.add_param_group({"params": of_lstm})
+            others["params"] = [p for p in others["params"] if not any(p is each for each in lstm_parameters)]
+            network.optimizer.add_param_group({"params": lstm_parameters})
 
     def make_actor(self, features_extractor: BaseFeaturesExtractor | None = None) -> RecurrentActor:
         """Make the actor."""
