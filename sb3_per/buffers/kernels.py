@@ -28,7 +28,7 @@ def are_finite(rewards: np.ndarray) -> bool:
 
 @kernel
 def read_batch(
-    windows: np.ndarray,
+    step_slots: np.ndarray,
     last: np.ndarray,
     rewards: np.ndarray,
     dones: np.ndarray,
@@ -41,7 +41,7 @@ def read_batch(
     """
     Read ids, rewards and terminations.
 
-    :param windows: slots of the steps of each transition, shape (batch_size, n_steps)
+    :param step_slots: slots of the steps of each transition, shape (batch_size, n_steps)
     :param last: slot of the last step that counts, shape (batch_size,)
     :param rewards: by slot, as the following two, shape (capacity,)
     :param dones: ends of episodes
@@ -51,17 +51,17 @@ def read_batch(
     :param batch_rewards: written, shape (batch_size, n_steps)
     :param terminations: written, float32 of shape (batch_size, 1)
     """
-    batch_size, n_steps = windows.shape
+    batch_size, n_steps = step_slots.shape
     first_id = lap_start(next_id, rewards.size)
     for i in range(batch_size):
         prefetch(dones, np.uint64(last[i]))
-        prefetch(rewards, np.uint64(windows[i, 0]))
+        prefetch(rewards, np.uint64(step_slots[i, 0]))
     for i in range(batch_size):
-        ids[i] = step_in_row(windows[i, 0], first_id, next_id, rewards.size)
+        ids[i] = step_in_row(step_slots[i, 0], first_id, next_id, rewards.size)
         done = dones[last[i]]
         terminations[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: this saves a cache miss
         for j in range(n_steps):
-            batch_rewards[i, j] = rewards[windows[i, j]]
+            batch_rewards[i, j] = rewards[step_slots[i, j]]
 
 
 @kernel

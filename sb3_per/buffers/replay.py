@@ -163,7 +163,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             storage.folder,
             experience.sampler.scheme,
             experience.n_step_returns,
-            settings.draw.without_age(),
+            settings.draw.for_demonstrations(),
         )
         #: the exponent of the weights
         self.beta_schedule = BetaSchedule(settings.beta_start, settings.beta_end, settings.beta_anneal_steps)
@@ -194,7 +194,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         self.storage: Storage = experience.storage
         #: number of rows
         self.buffer_size = self.storage.n_rows
-        self.choose_source()
+        self.choose_source()  # what batches are drawn from: experience, or the mixture
 
     # ---- write
 

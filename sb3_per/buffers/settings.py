@@ -102,7 +102,7 @@ class PrioritySettings:
     @property
     def draw(self) -> DrawSettings:
         """Settings of the draw, whatever the scheme."""
-        return DrawSettings(self.stratified, self.unique, self.recency, self.recency_min, self.age_decay)
+        return DrawSettings(**{field.name: getattr(self, field.name) for field in dataclasses.fields(DrawSettings)})
 
     def make_scheme(self) -> PriorityScheme:
         """

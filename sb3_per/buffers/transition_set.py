@@ -201,11 +201,11 @@ class TransitionSet:
         actions = self.storage.read_actions(slots)
         return Transitions(observations, actions, next_observations, dones, rewards, windows.lengths, ids)
 
-    def read_numbers(self, windows: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def read_numbers(self, step_slots: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """
         Read ids, rewards and terminations.
 
-        :param windows: slots of the steps of each transition, int64 of shape (batch_size, n_steps)
+        :param step_slots: slots of the steps of each transition, int64 of shape (batch_size, n_steps)
         :param last: slot of the last step that counts, int64 of shape (batch_size,)
         :return: ids, int64 of shape (batch_size,); rewards, shape (batch_size, n_steps); and terminations of the last steps,
             float32 of shape (batch_size, 1)
@@ -214,9 +214,9 @@ class TransitionSet:
         ring = self.ring
         ids = np.empty(len(last), np.int64)
         dones = np.empty((len(last), 1), np.float32)
-        rewards = np.empty(windows.shape, storage.rewards.dtype)
+        rewards = np.empty(step_slots.shape, storage.rewards.dtype)
         kernels.read_batch(
-            windows,
+            step_slots,
             last,
             storage.rewards.ravel(),
             storage.dones.ravel(),
@@ -227,7 +227,7 @@ class TransitionSet:
             dones,
         )
         if not ring.all_at_same_step:  # the ids of the kernel hold only if they are
-            ids = ring.ids_at(windows[:, 0])
+            ids = ring.ids_at(step_slots[:, 0])
         return ids, rewards, dones
 
     def relabel(self, observations: Any, next_observations: Any, rewards: np.ndarray, windows: Windows) -> None:

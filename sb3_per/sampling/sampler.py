@@ -29,14 +29,15 @@ class DrawSettings:
     :param age_decay: c of :class:`~sb3_per.sampling.aged_tree.AgedTree`; 0: age has no influence
     """
 
-    stratified: bool
-    unique: bool
-    recency: float
-    recency_min: int
-    age_decay: float
+    # The defaults of `PrioritySettings`, for buffers that were pickled before there was a setting.
+    stratified: bool = True
+    unique: bool = False
+    recency: float = 1.0
+    recency_min: int = 5000
+    age_decay: float = 0.0
 
-    def without_age(self) -> "DrawSettings":
-        """The same for demonstrations, whose age does not count."""
+    def for_demonstrations(self) -> "DrawSettings":
+        """The same for demonstrations, none of which is newer than others."""
         return replace(self, recency=1.0, age_decay=0.0)
 
 

@@ -1,5 +1,6 @@
 """Observations in arrays of SB3's form, in RAM or in files."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -97,9 +98,12 @@ class ArrayStore(ObservationStore):
         if self.files is not None:
             self.shown(array.shape, array.dtype, is_next)[...] = array
             return self
+        other = copy.copy(self)
         if is_next:
-            return ArrayStore(self.observations, writable(array))
-        return ArrayStore(writable(array), self.next_observations)
+            other.next_observations = writable(array)
+        else:
+            other.observations = writable(array)
+        return other
 
     def arrays_by_row(self) -> dict[str, np.ndarray]:
         """List the arrays by name."""

@@ -177,8 +177,8 @@ class Storage:
 
     @property
     def has_plain_arrays(self) -> bool:
-        """Whether everything is in RAM in arrays of SB3's form."""
-        return self.files is None and len(self.array_stores) == len(self.stores)
+        """Whether everything is in RAM in arrays of SB3's form, which a store of a user may not be."""
+        return self.files is None and len(self.array_stores) == len(self.stores) and self.form.store_class is None
 
     def frames_per(self, n_transitions: int) -> float:
         """

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
-from sb3_per.sampling.schemes import PriorityScheme, make_scheme
+from sb3_per.sampling.schemes import SCHEMES, PriorityScheme, make_scheme
 
 
 class Range(NamedTuple):
@@ -72,7 +72,8 @@ def sample(
     has_hindsight = not _HINDSIGHT.isdisjoint(file_kwargs)
     is_recurrent = issubclass(cls, RecurrentMixin)
     takes_lap = cls.has_scalar_td_loss and not is_recurrent
-    scheme = trial.suggest_categorical("scheme", CHOICES["scheme"] if takes_lap else CHOICES["scheme"][:2])
+    schemes = [name for name in CHOICES["scheme"] if takes_lap or not SCHEMES[name].replaces_loss]
+    scheme = trial.suggest_categorical("scheme", schemes)
     tuned = {"scheme": scheme}
     for name in _tuned_with(scheme, is_recurrent, has_hindsight, file_kwargs):
         tuned[name] = trial.suggest_float(name, RANGES[name].low, RANGES[name].high, log=RANGES[name].log)

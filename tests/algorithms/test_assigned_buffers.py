@@ -43,9 +43,9 @@ def stock_for(model: Any, cls: Any = ReplayBuffer, n: int = 40, **kwargs: Any) -
 
 def assert_trains(model: Any) -> None:
     """Learning draws from the buffer and changes priorities in it."""
-    before = model.replay_buffer.priorities
+    before = model.replay_buffer.masses
     model.learn(20, reset_num_timesteps=False)
-    assert (model.replay_buffer.priorities != before).any() and model._n_updates > 0
+    assert (model.replay_buffer.masses != before).any() and model._n_updates > 0
 
 
 # ---- what becomes prioritized
@@ -61,7 +61,7 @@ def test_a_stock_buffer_becomes_prioritized_and_shares_its_arrays():
     assert (buffer.scheme.alpha, buffer.pos, buffer.size()) == (0.9, stock.pos, 40)
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
         assert np.shares_memory(getattr(buffer, name), getattr(stock, name)), name
-    assert (buffer.priorities[:40] == 1.0).all()
+    assert (buffer.masses[:40] == 1.0).all()
     assert_trains(model)
 
 
@@ -236,7 +236,7 @@ def test_a_copy_of_a_model_has_a_buffer_of_its_own():
     model = PERSAC("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[8]), **SMALL).learn(20)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert twin.replay_buffer is not model.replay_buffer
-        np.testing.assert_array_equal(twin.replay_buffer.priorities, model.replay_buffer.priorities)
+        np.testing.assert_array_equal(twin.replay_buffer.masses, model.replay_buffer.masses)
         assert_trains(twin)
 
 

@@ -300,7 +300,7 @@ def test_bases_that_call_super_may_stand_left_of_the_mixin():
         pass
 
     model = Mine("MlpPolicy", "CartPole-v1", **SMALL).learn(40)
-    assert model.n_calls > 0 and (model.replay_buffer.priorities != 1).any()
+    assert model.n_calls > 0 and (model.replay_buffer.masses != 1).any()
 
 
 # ---- the choice of the buffer
@@ -337,7 +337,7 @@ def test_buffers_of_sb3_are_replaced_by_those_of_hindsight_and_of_sequences():
     ).learn(60)
     assert type(model.replay_buffer) is PrioritizedHerReplayBuffer
     assert model.replay_buffer.n_sampled_goal == 2
-    assert (model.replay_buffer.priorities > 0).any()
+    assert (model.replay_buffer.masses > 0).any()
     model = PERRecurrentDQN("MlpLstmPolicy", "CartPole-v1", replay_buffer_class=ReplayBuffer, **SMALL)
     assert type(model.replay_buffer) is PrioritizedSequenceReplayBuffer
 

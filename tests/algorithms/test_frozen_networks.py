@@ -74,7 +74,7 @@ def test_frozen_networks_stay_and_the_others_learn(cls, frozen):
     for name, network in parts_of(model).items():
         is_frozen = frozen in (name, "both")
         assert bool(differing(before[name], state_of(network))) != is_frozen, name
-    assert (model.replay_buffer.priorities != 1.0).any()
+    assert (model.replay_buffer.masses != 1.0).any()
 
 
 @pytest.mark.parametrize("cls, frozen", [(PERTD3, "actor"), (PERSAC, "first layers"), (PERDQN, "first layers")])

@@ -94,12 +94,12 @@ class Scaled(Proportional):
 def test_a_loaded_buffer_keeps_its_priorities_if_the_scheme_objects_are_equal(other, is_same, tmp_path):
     model = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(scheme=Scaled([1.0, 2.0])), **SMALL)
     model.learn(30)
-    masses = model.replay_buffer.priorities
+    masses = model.replay_buffer.masses
     model.save_replay_buffer(tmp_path / "buffer.pkl")
     loaded = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(scheme=other), **SMALL)
     with contextlib.nullcontext() if is_same else pytest.warns(UserWarning, match="all priorities become the largest"):
         loaded.load_replay_buffer(tmp_path / "buffer.pkl")
-    assert (loaded.replay_buffer.priorities == masses).all() == is_same
+    assert (loaded.replay_buffer.masses == masses).all() == is_same
     assert loaded.replay_buffer.scheme.equals(other)
 
 

@@ -97,13 +97,13 @@ def test_algorithms_train_with_every_scheme(cls, scheme):
         buffer = model.replay_buffer
         assert (buffer.n_steps, buffer.n_envs) == (n_steps, n_envs)
         assert buffer.full
-        assert (buffer.priorities > 0).all()
+        assert (buffer.masses > 0).all()
         batch = buffer.sample(6)
         assert (batch.discounts is None) == (n_steps == 1)
         if not buffer.scheme.importance_sampling:
             assert (batch.weights == 1).all()
         if buffer.scheme.draws_uniformly:
-            assert (buffer.priorities == 1).all()
+            assert (buffer.masses == 1).all()
 
 
 def test_quantiles_refuse_schemes_with_a_loss_of_their_own():

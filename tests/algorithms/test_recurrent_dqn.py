@@ -201,7 +201,7 @@ def test_window_priorities_mix_maximum_and_mean_of_td_errors():
             continue
         errors = td_errors[mask[:, i], i]
         expected = 0.7 * errors.max() + 0.3 * errors.mean() + 0.01
-        assert buffer.priorities.reshape(-1)[id_ % buffer.priorities.size] == pytest.approx(expected, rel=1e-4)
+        assert buffer.masses.reshape(-1)[id_ % buffer.masses.size] == pytest.approx(expected, rel=1e-4)
 
 
 # ---- predict

@@ -252,7 +252,7 @@ def test_window_priorities_mix_maximum_and_mean_of_td_errors():
         errors = td_errors[batch.mask.numpy()[:, i], i]
         if id_ not in batch.indices[i + 1 :]:
             expected = 0.7 * errors.max() + 0.3 * errors.mean() + 0.01
-            assert buffer.priorities.reshape(-1)[id_ % buffer.priorities.size] == pytest.approx(expected, rel=1e-4)
+            assert buffer.masses.reshape(-1)[id_ % buffer.masses.size] == pytest.approx(expected, rel=1e-4)
 
 
 # ---- predict

@@ -42,7 +42,7 @@ def test_training_updates_priorities(cls, policy, make_env, kwargs):
     assert (len(updated) > 0) == (gradient_steps != 0)
     assert len(updated) == model._n_updates
     assert all(n == 16 for n in updated)
-    masses = model.replay_buffer.priorities
+    masses = model.replay_buffer.masses
     drawable = masses[masses > 0]
     assert len(drawable) == (model.replay_buffer.size() - (model.optimize_memory_usage and model.replay_buffer.full)) * (
         model.n_envs
@@ -57,7 +57,7 @@ def test_a_seed_reproduces_a_run(cls):
     for _ in range(2):
         model = cls("MlpPolicy", env, seed=7, learning_starts=20, batch_size=16, policy_kwargs=dict(SMALL), buffer_size=40)
         model.learn(50)
-        runs.append((parameters(model), model.replay_buffer.priorities))
+        runs.append((parameters(model), model.replay_buffer.masses))
     for key, value in runs[0][0].items():
         assert th.equal(value, runs[1][0][key]), key
     np.testing.assert_array_equal(runs[0][1], runs[1][1])

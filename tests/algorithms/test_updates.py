@@ -289,7 +289,7 @@ def test_priorities_are_unweighted_absolute_td_errors(name):
     assert len(set(batch.weights.flatten().tolist())) > 5
     expected = td_errors_of(model, batch)
     updated = one_update(model, batch)
-    actual = updated.replay_buffer.priorities.ravel()[batch.indices]
+    actual = updated.replay_buffer.masses.ravel()[batch.indices]
     np.testing.assert_allclose(actual, (expected + 1e-6) ** 0.6, rtol=1e-4)
 
 
@@ -308,7 +308,7 @@ def test_double_q_chooses_with_the_online_network():
             target = batch.rewards[:, 0] + 0.99 * (1 - batch.dones[:, 0]) * q_next[th.arange(32), chosen]
             q = model.q_net(batch.observations)[th.arange(32), batch.actions[:, 0]]
         updated = one_update(model, batch)
-        actual = updated.replay_buffer.priorities.ravel()[batch.indices]
+        actual = updated.replay_buffer.masses.ravel()[batch.indices]
         np.testing.assert_allclose(actual, (target - q).abs().numpy() + 1e-6, rtol=1e-4)
         targets[double_q] = target
     assert not th.equal(targets[False], targets[True])

@@ -52,7 +52,7 @@ def test_an_id_always_names_the_same_transition(data):
         elif buffer.size():
             batch = buffer.sample(16)
             assert buffer.update_priorities(batch.indices, np.ones(16)) == 16
-            ids, held = buffer.transition_ids, buffer.priorities > 0
+            ids, held = buffer.transition_ids, buffer.masses > 0
             assert held.sum() == buffer.size() * n_envs
             np.testing.assert_array_equal(ids[held] % held.size, np.flatnonzero(held))
             newest_first = np.sort(ids[held])[::-1]
@@ -70,8 +70,8 @@ def test_setting_pos_or_full_makes_all_transitions_new():
         buffer.update_priorities(ids, np.full(4, 9.0))
         for name, value in change.items():
             setattr(buffer, name, value)
-        assert (buffer.size(), (buffer.priorities > 0).sum()) == (n_rows, n_rows * 2)
-        assert (buffer.priorities[:n_rows] == buffer.scheme.new_mass(buffer.max_priority)).all()
+        assert (buffer.size(), (buffer.masses > 0).sum()) == (n_rows, n_rows * 2)
+        assert (buffer.masses[:n_rows] == buffer.scheme.new_mass(buffer.max_priority)).all()
         assert buffer.update_priorities(ids, np.ones(4)) == 0
         assert set(buffer.sample(100).indices) <= set(buffer.transition_ids[buffer.transition_ids >= 0])
 
@@ -83,7 +83,7 @@ def test_reset_makes_old_ids_stale():
     buffer.update_priorities(old, np.full(16, 7.0))
     buffer.reset()
     assert (buffer.size(), buffer.pos, buffer.full) == (0, 0, False)
-    assert (buffer.priorities == 0).all()
+    assert (buffer.masses == 0).all()
     with pytest.raises(ValueError, match="empty"):
         buffer.sample(4)
     assert buffer.update_priorities(old, np.ones(16)) == 0
@@ -93,8 +93,8 @@ def test_reset_makes_old_ids_stale():
     assert len(set(new)) == 4
     assert buffer.update_priorities(old, np.full(16, 99.0)) == 0
     assert buffer.update_priorities(new, np.full(50, 2.0)) == 50
-    np.testing.assert_allclose(buffer.priorities[:2], (2.0 + 1e-6) ** 0.6)
-    assert (buffer.priorities[2:] == 0).all()
+    np.testing.assert_allclose(buffer.masses[:2], (2.0 + 1e-6) ** 0.6)
+    assert (buffer.masses[2:] == 0).all()
 
 
 @pytest.mark.parametrize("obs_space, n_steps", [("box", 0), ("dict", 9)])
@@ -130,16 +130,16 @@ def test_extend_stores_given_masses(scheme, n_steps):
     n_given = min(n_steps, 6) * 2
     given = np.argsort(ids, axis=None)[-n_given:]
     expected = masses.ravel()[-n_given:]
-    actual = buffer.priorities.ravel()[given]
+    actual = buffer.masses.ravel()[given]
     if scheme == "rank":
         np.testing.assert_array_equal(np.argsort(actual), np.argsort(expected))  # masses of "rank" only keep the order
     else:
         np.testing.assert_array_equal(actual, expected)
     assert buffer.max_priority == maximum
     add_one(buffer)
-    assert (buffer.priorities[buffer.pos - 1] >= buffer.priorities.max() * (0.5 if scheme == "rank" else 1)).all()
+    assert (buffer.masses[buffer.pos - 1] >= buffer.masses.max() * (0.5 if scheme == "rank" else 1)).all()
     clone = pickle.loads(pickle.dumps(buffer))
-    np.testing.assert_array_equal(clone.priorities, buffer.priorities)
+    np.testing.assert_array_equal(clone.priorities, buffer.masses)
 
 
 def test_extend_with_bad_masses_or_shapes_stores_nothing():

@@ -77,7 +77,7 @@ def test_masses_are_those_without_decay_times_a_factor_of_age(kind, decay, seed,
         player.add(n_steps)
         update((aged, plain), rng)
         factors = factors_of(plain, decay)
-        np.testing.assert_allclose(aged.priorities, plain.priorities * factors, rtol=1e-9)
+        np.testing.assert_allclose(aged.priorities, plain.masses * factors, rtol=1e-9)
         assert aged.max_priority == plain.max_priority
     if aged.priorities.any():
         assert_drawn_exactly(aged)
@@ -96,7 +96,7 @@ def test_draws_by_age_alone_invert_the_distribution(scheme, is_even, n_envs, mon
     monkeypatch.setattr(np.random, "random_sample", lambda n: uniforms)
     drawn = buffer.sample(len(uniforms)).indices
     order = sorted(drawable_ids(buffer), key=lambda i: (i % n_envs if not is_even else 0, -i))
-    masses = buffer.priorities.ravel()[np.array(order) % (20 * n_envs)]
+    masses = buffer.masses.ravel()[np.array(order) % (20 * n_envs)]
     np.testing.assert_allclose(masses, factors_of(buffer, 2.5).ravel()[np.array(order) % (20 * n_envs)])
     ends = np.cumsum(masses / masses.sum())
     expected = np.array(order)[np.searchsorted(ends, uniforms, side="right").clip(max=len(order) - 1)]
@@ -109,8 +109,8 @@ def test_weights_correct_for_priorities_and_not_for_age():
     """w = (P / A)^-beta, where A is the draw by age alone over the transitions that can be drawn."""
     buffer = filled_buffer("memory", age_decay=3.0, beta_start=0.7)
     ids = drawable_ids(buffer)
-    slots = ids % buffer.priorities.size
-    p, by_age = buffer.priorities.ravel()[slots], factors_of(buffer, 3.0).ravel()[slots]
+    slots = ids % buffer.masses.size
+    p, by_age = buffer.masses.ravel()[slots], factors_of(buffer, 3.0).ravel()[slots]
     ratio = (p / p.sum()) / (by_age / by_age.sum())
     batch = buffer.sample(200)
     n_p = ratio[np.searchsorted(ids, batch.indices)]
@@ -121,8 +121,8 @@ def test_weights_correct_for_priorities_and_not_for_age():
 def assert_n_p_is_exact(buffer: Any, decay: float) -> None:
     """N P is the probability of the draw, over that of a draw by age alone."""
     ids = drawable_ids(buffer)
-    slots = ids % buffer.priorities.size
-    masses, by_age = buffer.priorities.ravel()[slots], factors_of(buffer, decay).ravel()[slots]
+    slots = ids % buffer.masses.size
+    masses, by_age = buffer.masses.ravel()[slots], factors_of(buffer, decay).ravel()[slots]
     expected = (masses / masses.sum()) / (by_age / by_age.sum())
     by_slot = dict(zip(slots.tolist(), expected, strict=True))
     drawn, n_p = buffer.sampler.draw(40)
@@ -151,7 +151,7 @@ def test_n_p_is_exact_over_ten_capacities(kind, n_envs, scheme):
     for n_steps in (5, 9, 12, 1, 7, 14, 30, 2, 11, 40):
         player.add(n_steps)
         update((buffer,), rng)
-        if (buffer.priorities > 0).any():
+        if (buffer.masses > 0).any():
             assert_n_p_is_exact(buffer, 3.0)
 
 
@@ -227,7 +227,7 @@ def test_weights_of_demonstrations_stay_exact_over_ten_capacities():
         buffer.update_priorities(ids, rng.exponential(size=len(ids)))
         slots, n = ids % (10 * n_envs), len(ids) + 8
         by_age = factors_of(buffer, 3.0).ravel()[slots]
-        masses = np.append(buffer.priorities.ravel()[slots], (of_demonstrations + 1e-6) ** 0.6)
+        masses = np.append(buffer.masses.ravel()[slots], (of_demonstrations + 1e-6) ** 0.6)
         # N P, where P is that of the mixture, and N P = 1 for all if all priorities and the sizes of both parts are equal
         n_p = np.empty(n)
         n_p[:-8] = 0.75 * n / len(ids) * (masses[:-8] / masses[:-8].sum()) / (by_age / by_age.sum())
@@ -248,7 +248,7 @@ def test_saved_and_copied_buffers_draw_the_same(kind, tmp_path):
     save_buffer(buffer, tmp_path / "x.buffer")
     drawn = many_drawn(buffer)
     for other in (pickle.loads(pickle.dumps(buffer)), load_buffer(make(kind, age_decay=3.0), tmp_path / "x.buffer")):
-        np.testing.assert_allclose(other.priorities, buffer.priorities, rtol=1e-12)
+        np.testing.assert_allclose(other.masses, buffer.masses, rtol=1e-12)
         if kind == "her":
             other.env = Goals()
         np.testing.assert_array_equal(many_drawn(other), drawn)
@@ -264,7 +264,7 @@ def test_another_decay_keeps_the_priorities(kind, decays, tmp_path):
     before, after = decays
     buffer = make(kind, age_decay=before)
     Player(buffer, seed=1).play(120)
-    plain = buffer.priorities / factors_of(buffer, before)
+    plain = buffer.masses / factors_of(buffer, before)
     save_buffer(buffer, tmp_path / "x.buffer")
     loaded = [load_buffer(make(kind, age_decay=after), tmp_path / "x.buffer")]
     if kind != "sequences":
@@ -272,7 +272,7 @@ def test_another_decay_keeps_the_priorities(kind, decays, tmp_path):
         assert (smaller.priorities > 0).any()
     loaded.append(type(buffer).from_replay_buffer(buffer, age_decay=after))
     for other in loaded:
-        np.testing.assert_allclose(other.priorities, plain * factors_of(other, after), rtol=1e-9)
+        np.testing.assert_allclose(other.masses, plain * factors_of(other, after), rtol=1e-9)
         assert_drawn_exactly(other)
 
 
@@ -290,7 +290,7 @@ def test_every_transition_can_be_drawn_at_any_decay(decay, scheme):
         ids = buffer.sample(8).indices
         assert (ids >= 0).all()
         buffer.update_priorities(ids, np.arange(8.0))
-    assert (buffer.priorities > 0).all()
+    assert (buffer.masses > 0).all()
     assert np.isfinite(buffer.sample(8).weights.numpy()).all()
 
 
@@ -300,7 +300,7 @@ def test_masses_of_any_size_go_with_a_decay(mass):
     for i in range(400):
         buffer.extend(*step, [[{}]], masses=np.full((1, 1), mass if i > 200 else 1.0))
         buffer.sample(3)
-    np.testing.assert_allclose(buffer.priorities[:, 0], mass * factors_of(buffer, 3.0)[:, 0], rtol=1e-9)
+    np.testing.assert_allclose(buffer.masses[:, 0], mass * factors_of(buffer, 3.0)[:, 0], rtol=1e-9)
 
 
 class Flat(PriorityScheme):

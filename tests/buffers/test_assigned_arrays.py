@@ -115,7 +115,7 @@ def test_a_changed_copy_takes_effect_in_the_next_sample(form):
     buffer.rewards *= 2  # which assigns the same array
     twin.rewards[:] *= 2
     assert_same_batches(sampled(buffer), sampled(twin))
-    np.testing.assert_array_equal(buffer.priorities, twin.priorities)
+    np.testing.assert_array_equal(buffer.masses, twin.masses)
 
 
 def test_a_key_of_dict_observations_is_assigned_like_all_of_them():

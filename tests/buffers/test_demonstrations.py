@@ -177,9 +177,9 @@ def test_priorities_of_demonstrations_are_updated_by_id():
     buffer = mixed(n_demonstrations=6)
     ids = demonstration_ids(buffer)
     batch = buffer.sample(40)
-    before = buffer.priorities
+    before = buffer.masses
     assert buffer.update_priorities(ids, np.array([0, 0, 0, 0, 0, 1e9])) == 6
-    np.testing.assert_array_equal(buffer.priorities, before)
+    np.testing.assert_array_equal(buffer.masses, before)
     batch = buffer.sample(40)
     assert set(batch.indices[batch.is_demonstration]) == {ids[5]}
 

@@ -44,7 +44,7 @@ def test_a_forked_process_reads_and_cannot_write(kind, tmp_path, monkeypatch):
     buffer = make_of_kind(kind, monkeypatch, tmp_path / "folder")
     for i in range(9):
         buffer.add(**step_of(buffer, i))
-    buffer.priorities  # noqa: B018
+    buffer.masses  # noqa: B018
     before, state = contents_of(buffer), np.random.get_state()
     in_other = in_fork(lambda: buffer.sample(5))
     np.random.set_state(state)

@@ -38,9 +38,9 @@ def test_adopting_an_sb3_buffer_shares_its_arrays(obs_space, n_rows_added):
     for name in ("observations", "actions", "rewards", "dones", "timeouts"):
         shared, given = keyed(getattr(adopted, name)), keyed(getattr(stock, name))
         assert all(shared[key] is given[key] for key in given)
-    np.testing.assert_array_equal(adopted.priorities, buffer.priorities)
+    np.testing.assert_array_equal(adopted.priorities, buffer.masses)
     fill([adopted, buffer], 3, seed=1)
-    np.testing.assert_array_equal(adopted.priorities, buffer.priorities)
+    np.testing.assert_array_equal(adopted.priorities, buffer.masses)
     batch = adopted.sample(20)
     rows, envs = (batch.indices // 2) % 10, batch.indices % 2
     np.testing.assert_array_equal(batch.actions, adopted.actions[rows, envs])
@@ -59,10 +59,10 @@ def test_adopting_an_sb3_buffer_shares_its_arrays(obs_space, n_rows_added):
 def test_priorities_stay_if_the_scheme_stays(kind, scheme, changed):
     buffer = filled_buffer(kind, scheme=scheme)
     buffer.beta = 0.7
-    priorities = buffer.priorities
+    priorities = buffer.masses
     ids = buffer.transition_ids
     after = type(buffer).from_replay_buffer(buffer, **changed)
-    np.testing.assert_array_equal(after.priorities, priorities)
+    np.testing.assert_array_equal(after.masses, priorities)
     np.testing.assert_array_equal(after.transition_ids, ids)
     assert (after.beta, after.max_priority) == (0.7, buffer.max_priority)
     expected = {**vars(buffer.settings), "scheme": buffer.scheme, **changed}
@@ -74,9 +74,9 @@ def test_priorities_stay_if_the_scheme_stays(kind, scheme, changed):
 @pytest.mark.parametrize("kind, changed", [("memory", dict(scheme="rank")), ("her", dict(epsilon=0.1))], ids=str)
 def test_a_changed_scheme_resets_all_priorities_to_the_maximum(kind, changed):
     buffer = filled_buffer(kind)
-    can_be_drawn = buffer.priorities > 0
+    can_be_drawn = buffer.masses > 0
     after = type(buffer).from_replay_buffer(buffer, **changed)
-    np.testing.assert_array_equal(after.priorities > 0, can_be_drawn)
+    np.testing.assert_array_equal(after.masses > 0, can_be_drawn)
     written = after.sampler.entries().reshape(can_be_drawn.shape)
     assert (written[can_be_drawn] == after.scheme.new_mass(after.max_priority)).all()
 
@@ -88,7 +88,7 @@ def test_transitions_waiting_for_the_tree_get_the_maximum_of_the_source_buffer()
     zeros = {key: np.zeros((2, 2), np.float32) for key in buffer.observation_space.spaces}
     buffer.add(zeros, zeros, np.zeros((2, 1)), np.zeros(2), np.array([True, True]), [{}, {}])
     after = type(buffer).from_replay_buffer(buffer, beta_end=0.5)
-    np.testing.assert_array_equal(after.priorities, buffer.priorities)
+    np.testing.assert_array_equal(after.masses, buffer.masses)
 
 
 def test_masses_given_to_extend_are_dropped_if_the_scheme_changes():
@@ -96,7 +96,7 @@ def test_masses_given_to_extend_are_dropped_if_the_scheme_changes():
     buffer = make_buffer(6, n_envs=2)
     zeros = np.zeros((3, 2, 3))
     buffer.extend(zeros, zeros, np.zeros((3, 2, 2)), zeros[..., 0], zeros[..., 0], [[{}, {}]] * 3, np.full((3, 2), 0.01))
-    assert (buffer.priorities[:3] == 0.01).all()
+    assert (buffer.masses[:3] == 0.01).all()
     changed = PrioritizedReplayBuffer.from_replay_buffer(buffer, alpha=0.9)
     assert (changed.priorities[:3] == 1.0).all()
 
@@ -151,5 +151,5 @@ def test_a_loaded_buffer_becomes_one_of_the_users_class(saved_class, tmp_path):
     assert type(buffer) is OtherStoreBuffer and type(buffer.storage.stores[None]) is PickledObservations
     np.testing.assert_array_equal(buffer.observations[:40], saved.replay_buffer.observations[:40])
     if saved_class is PERDQN:
-        np.testing.assert_array_equal(buffer.priorities, saved.replay_buffer.priorities)
+        np.testing.assert_array_equal(buffer.masses, saved.replay_buffer.masses)
     model.learn(20)

@@ -21,7 +21,7 @@ from tests.helpers.her import N_BITS, Player, make_env, make_her
 
 
 def assert_finished_episodes_have_mass(buffer: PrioritizedHerReplayBuffer) -> None:
-    np.testing.assert_array_equal(buffer.priorities > 0, buffer.ep_length > 0)
+    np.testing.assert_array_equal(buffer.masses > 0, buffer.ep_length > 0)
     assert buffer.sampler.candidates.n == np.count_nonzero(buffer.ep_length)
 
 
@@ -54,7 +54,7 @@ def test_a_truncated_trajectory_can_be_drawn():
     player = Player(env, buffer)
     player.step(23)
     clone = pickle.loads(pickle.dumps(buffer))
-    np.testing.assert_array_equal(clone.priorities, buffer.priorities)
+    np.testing.assert_array_equal(clone.priorities, buffer.masses)
     clone.set_env(env)
     assert (clone._current_ep_start != clone.pos).any()
     with pytest.warns(UserWarning, match="truncated"):
@@ -96,7 +96,7 @@ def test_sample_equals_stock(strategy, copy_info_dict, n_envs):
             for part, expected in ((slice(0, 40 - n_virtual), real), (slice(40 - n_virtual, None), virtual)):
                 actual = {k: v[part] for k, v in whole.items()} if isinstance(whole, dict) else whole[part]
                 assert_same(actual, getattr(expected, name))
-        masses = buffer.priorities[rows, envs]
+        masses = buffer.masses[rows, envs]
         weights = (masses / masses.min()) ** -buffer.beta
         np.testing.assert_allclose(batch.weights[:, 0], weights, rtol=1e-6)
         buffer.update_priorities(batch.indices, np.random.exponential(size=40))
@@ -122,11 +122,11 @@ def test_virtual_transitions_update_priorities_only_with_update_from_virtual(upd
     buffer = make_her(PrioritizedHerReplayBuffer, env, n_rows=50, update_from_virtual=update_from_virtual, alpha=1.0)
     Player(env, buffer).step(50)
     buffer.update_priorities(np.arange(100), np.ones(100)) if update_from_virtual else None
-    before = buffer.priorities.ravel()
+    before = buffer.masses.ravel()
     batch = buffer.sample(30)
     n_real = 30 - int(0.8 * 30)
     written = buffer.update_priorities(batch.indices, np.full(30, 7.0))
-    changed = np.flatnonzero(buffer.priorities.ravel() != before)
+    changed = np.flatnonzero(buffer.masses.ravel() != before)
     expected = batch.indices if update_from_virtual else batch.indices[:n_real]
     assert set(changed) == set(expected)
     assert written == len(expected)
@@ -155,7 +155,7 @@ def test_reset_forgets_episodes():
     Player(env, buffer).step(22)
     old = buffer.sample(6).indices
     buffer.reset()
-    assert (buffer.priorities == 0).all()
+    assert (buffer.masses == 0).all()
     with pytest.raises(RuntimeError):
         buffer.sample(4)
     Player(env, buffer).step(12)
@@ -216,7 +216,7 @@ def test_learn_save_and_load_keep_priorities(tmp_path):
     assert (loaded.replay_buffer.scheme.alpha, loaded.replay_buffer.n_sampled_goal) == (0.7, 2)
     assert not loaded.replay_buffer.update_from_virtual
     loaded.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=False)
-    np.testing.assert_array_equal(loaded.replay_buffer.priorities, model.replay_buffer.priorities)
+    np.testing.assert_array_equal(loaded.replay_buffer.masses, model.replay_buffer.masses)
     loaded.learn(20, reset_num_timesteps=False)
 
 

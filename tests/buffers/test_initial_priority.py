@@ -13,8 +13,8 @@ def test_new_transitions_never_have_less_mass_than_updated_ones():
     buffer = make_buffer(50, n_envs=2)
     for size in (1e-3, 0.5, 40.0, 7.0, 1e-6):
         add_one(buffer)
-        newest = buffer.priorities[buffer.pos - 1]
-        assert (newest >= buffer.priorities.max()).all()
+        newest = buffer.masses[buffer.pos - 1]
+        assert (newest >= buffer.masses.max()).all()
         batch = buffer.sample(20)
         buffer.update_priorities(batch.indices, np.full(20, size))
     assert buffer.max_priority == 40.0 + 1e-6
@@ -34,7 +34,7 @@ def test_td_errors_given_to_add_set_priorities_but_not_the_maximum(scheme, n_cri
             each.add(obs, obs, np.zeros((3, 2)), np.zeros(3), np.zeros(3), [{}] * 3, **given)
         reference.update_priorities(reference.ring.next_id - 3 + np.arange(3), td_errors)
         reference.sampler.max_priority = 1.0
-        np.testing.assert_array_equal(buffer.priorities, reference.priorities)
+        np.testing.assert_array_equal(buffer.masses, reference.priorities)
         assert buffer.max_priority == 1.0
 
 
@@ -46,7 +46,7 @@ def test_her_applies_td_errors_at_the_end_of_the_episode():
     for step in range(3):
         done = np.array([step == 2, False])
         buffer.add(obs, obs, np.zeros((2, 1)), np.zeros(2), done, [{}] * 2, td_errors=np.array([step + 1.0, 9.0]))
-    np.testing.assert_allclose(buffer.priorities[:3], [[1, 0], [2, 0], [3, 0]], atol=2e-6)
+    np.testing.assert_allclose(buffer.masses[:3], [[1, 0], [2, 0], [3, 0]], atol=2e-6)
 
 
 def test_bad_td_errors_add_nothing():

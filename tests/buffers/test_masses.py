@@ -62,10 +62,10 @@ def test_a_store_and_a_scheme_of_the_user_work_together():
             np.random.seed(0)
             batches.append(each.sample(40))
         assert_same_batches(batches[1], batches[0])
-        np.testing.assert_allclose(buffer.priorities.ravel()[ids % 18], 0.5 + 0.5 * np.abs(errors).mean(axis=1))
-        assert buffer.max_priority == pytest.approx(buffer.priorities.max())
+        np.testing.assert_allclose(buffer.masses.ravel()[ids % 18], 0.5 + 0.5 * np.abs(errors).mean(axis=1))
+        assert buffer.max_priority == pytest.approx(buffer.masses.max())
         fill([plain, buffer], 3, seed=1)
-        newest = buffer.priorities[(buffer.pos - 1) % 9]
+        newest = buffer.masses[(buffer.pos - 1) % 9]
         assert (newest == buffer.max_priority).all()
 
 
@@ -112,7 +112,7 @@ def test_masses_of_a_user_may_be_of_any_type():
     buffer = make_buffer(4, scheme=ThroughLists(alpha=1.0))
     fill([buffer], 4)
     assert buffer.update_priorities(np.arange(4), [1.0, 9.0, 5.0, 3.0]) == 4
-    np.testing.assert_array_equal(buffer.priorities[:, 0], [2, 6, 4, 3])
+    np.testing.assert_array_equal(buffer.masses[:, 0], [2, 6, 4, 3])
 
 
 def ways_to_set(buffer: Any, td_errors: np.ndarray) -> list[Callable[[], Any]]:
@@ -175,7 +175,7 @@ def test_masses_go_to_their_own_rows_after_rows_that_wait(n_before, n_steps):
     for step in range(n_before + n_steps + 1):
         own = 0 <= step - n_before < n_steps
         expected[step % 6] = masses[step - n_before] if own else 1.0
-    np.testing.assert_array_equal(buffer.priorities, expected)
+    np.testing.assert_array_equal(buffer.masses, expected)
 
 
 class AlwaysEqual(Halves):
@@ -209,7 +209,7 @@ def test_td_errors_go_to_their_own_rows_after_rows_that_wait():
     fill([buffer], 1)
     vectors, _, actions, zeros, *_ = steps_with(2, 1)
     buffer.add_steps([1], vectors, vectors, actions, zeros, zeros, zeros, td_errors=np.array([[5.0], [6.0]]))
-    np.testing.assert_allclose(buffer.priorities, [[1, 1], [1, 1], [3, 4], [1, 1], [0, 5], [0, 6]], atol=2e-6)
+    np.testing.assert_allclose(buffer.masses, [[1, 1], [1, 1], [3, 4], [1, 1], [0, 5], [0, 6]], atol=2e-6)
 
 
 # ---- hindsight
@@ -235,7 +235,7 @@ def test_the_own_mass_of_a_transition_waits_until_its_episode_ends(how, tmp_path
     """Also while other episodes end, while priorities are updated and rise, and in a copy."""
     buffer = make("her")
     buffer.extend(*goal_steps(buffer, [[0, 0], [0, 1], [0, 0]]), np.arange(10.0, 16.0).reshape(3, 2))
-    np.testing.assert_array_equal(buffer.priorities[:3], [[0, 11], [0, 13], [0, 0]])
+    np.testing.assert_array_equal(buffer.masses[:3], [[0, 11], [0, 13], [0, 0]])
     buffer.update_priorities([1], [1e3])
     copies: dict[str, Callable[[], Any]] = {
         "stays": lambda: buffer,
@@ -246,9 +246,9 @@ def test_the_own_mass_of_a_transition_waits_until_its_episode_ends(how, tmp_path
     new_mass = float(found.scheme.new_mass(found.max_priority))
     assert new_mass > 50
     found.extend(*goal_steps(found, [[0, 0], [1, 0]]))
-    np.testing.assert_allclose(found.priorities[:5, 0], [10, 12, 14, new_mass, new_mass])
+    np.testing.assert_allclose(found.masses[:5, 0], [10, 12, 14, new_mass, new_mass])
     found.end_episodes()
-    np.testing.assert_allclose(found.priorities[2:5, 1], [15, new_mass, new_mass])
+    np.testing.assert_allclose(found.masses[2:5, 1], [15, new_mass, new_mass])
 
 
 def test_a_waiting_mass_goes_with_its_transition():
@@ -258,14 +258,14 @@ def test_a_waiting_mass_goes_with_its_transition():
     buffer.extend(*goal_steps(buffer, np.zeros((2, 2))), masses)
     buffer.reset()
     buffer.extend(*goal_steps(buffer, [[0, 0], [1, 1]]))
-    np.testing.assert_array_equal(buffer.priorities[:2], 1.0)
+    np.testing.assert_array_equal(buffer.masses[:2], 1.0)
     buffer.extend(*goal_steps(buffer, [[0, 0], [1, 1]]), masses)
     buffer.extend(*goal_steps(buffer, [[0, 0], [1, 1], [0, 0], [1, 1]]))
-    np.testing.assert_array_equal(buffer.priorities, 1.0)
+    np.testing.assert_array_equal(buffer.masses, 1.0)
     buffer.extend(*goal_steps(buffer, np.zeros((2, 2))), masses)
     buffer.full = False
     buffer.end_episodes()
-    np.testing.assert_array_equal(buffer.priorities[:2], 1.0)
+    np.testing.assert_array_equal(buffer.masses[:2], 1.0)
 
 
 # ---- asking changes nothing
@@ -336,7 +336,7 @@ def test_the_largest_priority_of_each_part_is_its_own():
     largest = buffer.max_priority
     buffer.update_priorities(demonstration_ids(buffer)[:1], [1e6])
     fill([buffer], 1)
-    np.testing.assert_array_equal(buffer.priorities[buffer.pos - 1], largest)
+    np.testing.assert_array_equal(buffer.masses[buffer.pos - 1], largest)
     n = len(buffer.demonstrations)
     buffer.add_demonstrations(*demonstrations(buffer.observation_space, 2))
     masses = buffer.demonstrations.masses()[n : n + 2]
@@ -354,9 +354,9 @@ def test_one_row_is_drawn_and_updated():
 
 def test_priorities_are_copies():
     buffer = filled_buffer()
-    before = buffer.priorities
-    buffer.priorities[:] = 0.0
-    np.testing.assert_array_equal(buffer.priorities, before)
+    before = buffer.masses
+    buffer.masses[:] = 0.0
+    np.testing.assert_array_equal(buffer.masses, before)
 
 
 def test_the_first_demonstration_is_taken_over_and_saved(tmp_path):
@@ -378,9 +378,9 @@ def test_equal_schemes_keep_priorities():
     fill([buffer], 6)
     buffer.update_priorities(buffer.sample(6).indices, np.arange(6.0))
     taken = type(buffer).from_replay_buffer(buffer, alpha=0.6)
-    np.testing.assert_array_equal(taken.priorities, buffer.priorities)
+    np.testing.assert_array_equal(taken.priorities, buffer.masses)
     other = type(buffer).from_replay_buffer(taken, alpha=0.5)
-    assert len(np.unique(other.priorities)) == 1
+    assert len(np.unique(other.masses)) == 1
 
 
 def test_an_unknown_initial_priority_of_steps_is_refused():
@@ -389,3 +389,11 @@ def test_an_unknown_initial_priority_of_steps_is_refused():
     zeros = np.zeros((1, 1))
     with pytest.raises(ValueError, match="initial_priority"):
         buffer.add_steps(np.array([0]), obs, obs, np.zeros((1, 1, 2)), zeros, zeros, zeros, initial_priority="junk")
+
+
+def test_priorities_are_the_masses():
+    buffer = make_buffer(6, 2)
+    fill([buffer], 4)
+    buffer.update_priorities(buffer.sample(5).indices, np.arange(5.0))
+    np.testing.assert_array_equal(buffer.priorities, buffer.masses)
+    assert buffer.priorities.shape == (6, 2) and buffer.priorities is not buffer.priorities

@@ -78,7 +78,7 @@ def test_n_step_sample_equals_stock(n_steps, n_rows_added, normalize, monkeypatc
 
 def every_window(buffer: PrioritizedReplayBuffer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the episodes in which all windows begin and end, and the lengths of the windows."""
-    batch = buffer.read(np.flatnonzero(buffer.priorities))
+    batch = buffer.read(np.flatnonzero(buffer.masses))
     obs, next_obs = batch.observations, batch.next_observations
     if isinstance(obs, dict):
         obs, next_obs = obs["observation"], next_obs["observation"]
@@ -148,8 +148,8 @@ def test_her_goals_never_come_from_another_run(n_steps):
         buffer = model.replay_buffer
         # The last episode is not over yet, so it is the only one that cannot be drawn.
         held = buffer.observations["observation"][: buffer.pos, :, 0]
-        np.testing.assert_array_equal(buffer.priorities[: buffer.pos] > 0, held < held[-1])
-        if not buffer.priorities.any():
+        np.testing.assert_array_equal(buffer.masses[: buffer.pos] > 0, held < held[-1])
+        if not buffer.masses.any():
             continue
         batch = buffer.sample(64)
         assert (batch.rewards[64 - int(0.8 * 64) :] == 0).all()  # every goal comes from the episode of its transition

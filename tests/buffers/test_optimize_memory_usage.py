@@ -14,13 +14,13 @@ def test_the_overwritten_row_cannot_be_drawn_or_updated(monkeypatch):
     for _ in range(23):
         fill([buffer, stock], 1, seed=buffer.pos, p_end=0.0)
         if buffer.full:
-            assert (buffer.priorities[buffer.pos] == 0).all()
-        rows_with_mass = (buffer.priorities > 0).sum()
+            assert (buffer.masses[buffer.pos] == 0).all()
+        rows_with_mass = (buffer.masses > 0).sum()
         assert rows_with_mass == (buffer.size() - buffer.full) * n_envs
         everything = np.arange(buffer.ring.next_id)
         written = buffer.update_priorities(everything, np.ones(len(everything)))
         assert written == rows_with_mass
-        assert (buffer.priorities > 0).sum() == rows_with_mass
+        assert (buffer.masses > 0).sum() == rows_with_mass
         batch = buffer.sample(40)
         rows = (batch.indices // n_envs) % buffer.buffer_size
         assert not (buffer.full and buffer.pos in rows)
@@ -32,9 +32,9 @@ def test_a_mass_survives_until_its_row_is_overwritten():
     buffer = make_buffer(5, optimize_memory_usage=True, handle_timeout_termination=False, alpha=1.0)
     fill([buffer], 5)
     buffer.update_priorities(np.arange(1, 5), np.arange(1.0, 5.0))
-    np.testing.assert_allclose(buffer.priorities[:, 0], [0, 1, 2, 3, 4], atol=1e-5)
+    np.testing.assert_allclose(buffer.masses[:, 0], [0, 1, 2, 3, 4], atol=1e-5)
     fill([buffer], 1)
-    np.testing.assert_allclose(buffer.priorities[:, 0], [4, 0, 2, 3, 4], atol=1e-5)
+    np.testing.assert_allclose(buffer.masses[:, 0], [4, 0, 2, 3, 4], atol=1e-5)
 
 
 def test_dict_observations_are_refused():

@@ -71,7 +71,7 @@ def test_draws_follow_the_priorities(stratified, n_envs):
     fill([buffer], 8)
     td_errors = np.random.default_rng(1).exponential(size=8 * n_envs)
     buffer.update_priorities(np.arange(8 * n_envs), td_errors)
-    expected = buffer.priorities.ravel() / buffer.priorities.sum()
+    expected = buffer.masses.ravel() / buffer.masses.sum()
     n_batches, batch_size = 200, 64
     counts = np.zeros(8 * n_envs)
     for _ in range(n_batches):

@@ -174,7 +174,7 @@ class Twins:
     def check(self, buffer: PrioritizedReplayBuffer | None = None) -> None:
         buffer = self.buffer if buffer is None else buffer
         sizes = [alone.size() for alone in self.alone]
-        ids, masses = buffer.transition_ids, buffer.priorities
+        ids, masses = buffer.transition_ids, buffer.masses
         np.testing.assert_array_equal(
             buffer.ring.next_steps, [alone.ring.next_steps[0] for alone in self.alone] + self.n_before
         )
@@ -351,7 +351,7 @@ def test_draws_from_uneven_environments_follow_the_masses(kwargs):
     ids = buffer.transition_ids
     ids = ids[ids >= 0]
     buffer.update_priorities(ids, np.arange(1.0, len(ids) + 1))
-    masses = buffer.priorities
+    masses = buffer.masses
     assert np.count_nonzero(masses) == 7 + 3 + 2
     if "recency" in kwargs:
         # The newest four are the newest step of each environment, and the second newest of the last environment.
@@ -429,7 +429,7 @@ def test_resizing_keeps_the_newest_steps_of_each_environment(kind, n_rows):
     new = empty_twin(old, n_rows, old.settings.frames)
     copy_newest(old, new, keeps_masses=True)
     shifts = (new.ring.next_steps - old.ring.next_steps) * N_ENVS
-    ids, masses = new.transition_ids, new.priorities
+    ids, masses = new.transition_ids, new.masses
     for id_, mass in zip(ids[masses > 0], masses[masses > 0], strict=True):
         old_id = id_ - shifts[id_ % N_ENVS]
         slot, old_slot = id_ % new.ring.capacity, old_id % old.ring.capacity
@@ -455,7 +455,7 @@ def test_settings_can_change_while_environments_are_at_different_steps(frames):
     twins.add_steps([2, 0], 3)
     twins.check()
     other = PrioritizedReplayBuffer.from_replay_buffer(twins.buffer, alpha=1.0)
-    assert np.count_nonzero(other.priorities) == np.count_nonzero(twins.buffer.priorities)
+    assert np.count_nonzero(other.masses) == np.count_nonzero(twins.buffer.masses)
 
 
 def chunk(n_steps: int = 2, n_envs: int = 1) -> dict[str, Any]:

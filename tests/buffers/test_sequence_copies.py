@@ -27,7 +27,7 @@ def test_copies_in_mid_episode_continue_like_the_original(how, n_played, scheme)
     buffer = make_sequences(40, 2, n_steps=2, scheme=scheme)
     reference = Reference(buffer, p_end=0.05)
     reference.play(n_played, p_told=0.02)
-    if buffer.priorities.any():
+    if buffer.masses.any():
         batch = buffer.sample(9)
         buffer.update_priorities(batch.indices, np.random.default_rng(0).normal(size=(4, 9)))
     reference.play(2)
@@ -39,7 +39,7 @@ def test_copies_in_mid_episode_continue_like_the_original(how, n_played, scheme)
     reference.buffers = (buffer, clone)
     for _ in range(8):
         reference.check(clone)
-        np.testing.assert_array_equal(clone.priorities, buffer.priorities)
+        np.testing.assert_array_equal(clone.priorities, buffer.masses)
         reference.play(6)
     batches = []
     for each in (buffer, clone):
@@ -54,16 +54,16 @@ def test_resizing_keeps_the_newest_windows(n_rows, n_played):
     buffer = make_sequences(40, 2, n_steps=2)
     reference = Reference(buffer, p_end=0.05)
     reference.play(n_played, p_told=0.02)
-    if buffer.priorities.any():
+    if buffer.masses.any():
         batch = buffer.sample(9)
         buffer.update_priorities(batch.indices, np.random.default_rng(0).normal(size=(4, 9)))
     other = empty_twin(buffer, n_rows, None)
     copy_newest(buffer, other, keeps_masses=True)
-    masses = dict(zip(buffer.rewards.ravel().tolist(), buffer.priorities.ravel().tolist(), strict=True))
-    slots = np.flatnonzero(other.priorities)
+    masses = dict(zip(buffer.rewards.ravel().tolist(), buffer.masses.ravel().tolist(), strict=True))
+    slots = np.flatnonzero(other.masses)
     for slot in slots:
         mass = masses[float(other.rewards.ravel()[slot])]
-        assert other.priorities.ravel()[slot] in (mass, other.scheme.new_mass(other.max_priority))
+        assert other.masses.ravel()[slot] in (mass, other.scheme.new_mass(other.max_priority))
     reference.buffers = (other,)
     for _ in range(n_rows // 10 + 2):
         reference.check(other, is_whole=False)
@@ -100,13 +100,13 @@ def test_priorities_stay_unless_the_scheme_or_the_windows_change(changed):
     reference = Reference(buffer, p_end=0.1)
     reference.play(95)
     buffer.update_priorities(buffer.sample(9).indices, np.full((4, 9), 3.0))
-    before, ids = buffer.priorities, buffer.transition_ids
+    before, ids = buffer.masses, buffer.transition_ids
     after = PrioritizedSequenceReplayBuffer.from_replay_buffer(buffer, **changed)
     for name, value in changed.items():
         assert value in (getattr(after, name, None), getattr(after.settings, name, None))
     np.testing.assert_array_equal(after.transition_ids, ids)
     keeps = set(changed) <= {"beta_end", "eta"}
-    assert (after.priorities == before).all() == keeps
+    assert (after.masses == before).all() == keeps
     reference.buffers = (after,)
     if "burn_in" not in changed:
         reference.check(after, is_whole=keeps)
@@ -119,7 +119,7 @@ def test_windows_become_new_transitions():
     buffer = played()
     plain = PrioritizedReplayBuffer.from_replay_buffer(buffer)
     assert type(plain) is PrioritizedReplayBuffer
-    assert (plain.priorities[:50] == plain.priorities[0, 0]).all()
+    assert (plain.masses[:50] == plain.masses[0, 0]).all()
     assert plain.sample(30).observations.shape == (30, 2)
 
 
@@ -132,5 +132,5 @@ def test_windows_follow_the_storage_that_another_form_makes():
     twin = copy.deepcopy(plain)
     framed = PrioritizedSequenceReplayBuffer.from_replay_buffer(twin, frames=2)
     fill([plain, framed], 23, seed=1)
-    np.testing.assert_array_equal(framed.priorities, plain.priorities)
+    np.testing.assert_array_equal(framed.priorities, plain.masses)
     np.testing.assert_array_equal(framed.windows.episode_steps, plain.windows.episode_steps)

@@ -43,20 +43,20 @@ def test_stale_windows_are_skipped():
     buffer = make_sequences(40, 1, sequence_length=3, burn_in=2)
     reference = Reference(buffer, p_end=0.4)
     reference.play(30)
-    ids = buffer.transition_ids[buffer.priorities > 0]
+    ids = buffer.transition_ids[buffer.masses > 0]
     n_stale = []
     for _ in range(30):
         reference.play(2)
         td_errors = np.full((3, len(ids)), 5.0)
         # Steps that were padding, or may have been, get NaN, which must not count.
-        is_held = np.isin(ids, buffer.transition_ids[buffer.priorities > 0])
+        is_held = np.isin(ids, buffer.transition_ids[buffer.masses > 0])
         mask = np.zeros((3, len(ids)), bool)
         mask[:, is_held] = buffer.read(ids[is_held] % buffer.ring.capacity).mask if is_held.any() else False
         td_errors[1:] = np.where(mask[1:], td_errors[1:], np.nan)
-        before = buffer.priorities
+        before = buffer.masses
         written = buffer.update_priorities(ids, td_errors)
         assert written == is_held.sum()
-        changed = buffer.transition_ids[buffer.priorities != before]
+        changed = buffer.transition_ids[buffer.masses != before]
         assert set(changed) <= set(ids[is_held])
         n_stale.append(len(ids) - written)
     assert n_stale[0] == 0 and n_stale[-1] == len(ids) and sorted(n_stale) == n_stale

@@ -46,7 +46,7 @@ def test_every_window_equals_the_reference(kwargs, n_envs):
             reference.end_episodes()
         if round_ % 4 == 0:
             reference.check(buffer)
-            if buffer.priorities.any():
+            if buffer.masses.any():
                 batch = buffer.sample(5)
                 assert buffer.update_priorities(batch.indices, np.ones(batch.mask.shape)) == 5
     assert buffer.ring.max_next_step > 2 * buffer.buffer_size
@@ -81,7 +81,7 @@ def test_uniform_draws_are_uniform_over_windows():
         drawn.update((batch.actions[..., 0][batch.mask] * 1e4).round().tolist())
     counts = np.array(list(drawn.values()))
     assert len(counts) == 180
-    n_windows = np.count_nonzero(buffer.priorities)
+    n_windows = np.count_nonzero(buffer.masses)
     assert abs(counts - 100 * 64 / n_windows).max() < 5 * np.sqrt(100 * 64 / n_windows)
 
 
@@ -114,7 +114,7 @@ def test_windows_equal_the_reference_after_any_operations(data):
         elif operation == "copy":
             buffer = pickle.loads(pickle.dumps(buffer)) if data.draw(st.booleans()) else copy.deepcopy(buffer)
             reference.buffers = (buffer,)
-        elif operation == "sample" and buffer.priorities.any():
+        elif operation == "sample" and buffer.masses.any():
             batch = buffer.sample(3)
             buffer.update_priorities(batch.indices, np.random.normal(size=batch.mask.shape))
         else:
@@ -148,7 +148,7 @@ def test_windows_of_one_step_equal_transitions(scheme, n_steps):
         if n_steps > 1:  # only a complete window can be drawn, but a transition can be drawn at once
             windows.end_episodes()
             plain.end_episodes()
-        np.testing.assert_array_equal(windows.priorities, plain.priorities)
+        np.testing.assert_array_equal(windows.priorities, plain.masses)
         batches = []
         for buffer in (windows, plain):
             np.random.seed(round_)
@@ -309,12 +309,12 @@ def test_draw_settings_apply_to_windows(kwargs):
     reference = Reference(buffer)
     for round_ in range(10):
         reference.play(8)
-        n = np.count_nonzero(buffer.priorities) if round_ else 1
+        n = np.count_nonzero(buffer.masses) if round_ else 1
         batch = buffer.sample(max(min(n, 4), 1))
-        assert set(batch.indices) <= set(buffer.transition_ids[buffer.priorities > 0])
+        assert set(batch.indices) <= set(buffer.transition_ids[buffer.masses > 0])
         if kwargs.get("unique"):
             assert len(set(batch.indices)) == len(batch.indices)
-        masses = buffer.priorities.ravel()[batch.indices % buffer.priorities.size]
+        masses = buffer.masses.ravel()[batch.indices % buffer.masses.size]
         weights = masses**-buffer.beta
         np.testing.assert_allclose(batch.weights[:, 0], weights / weights.max(), rtol=1e-5)
         buffer.update_priorities(batch.indices, np.random.exponential(size=batch.mask.shape))
@@ -397,7 +397,7 @@ def test_reset_makes_old_ids_stale():
     buffer = played()
     old = buffer.sample(20)
     buffer.reset()
-    assert not buffer.priorities.any()
+    assert not buffer.masses.any()
     reference = Reference(buffer)
     reference.play(30)
     assert buffer.update_priorities(old.indices, np.ones((6, 20))) == 0

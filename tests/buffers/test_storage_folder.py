@@ -68,7 +68,7 @@ def test_a_buffer_in_a_folder_gives_the_same_batches(kind, tmp_path, monkeypatch
                 buffer.add_demonstrations(**{name: [part] * 2 for name, part in step_of(buffer, 3).items()})
             if i == 16:
                 buffer.reset()
-            if buffer.priorities.any():
+            if buffer.masses.any():
                 np.random.seed(i)
                 batches.append(buffer.sample(5))
                 errors = np.ones((2, 5)) if "sequences" in kind else np.arange(5.0)

@@ -85,16 +85,16 @@ def test_threads_add_sample_and_update_without_torn_or_lost_steps(kind):
     def read() -> None:
         ids = buffer.transition_ids
         assert (ids % ids.size == np.arange(ids.size).reshape(ids.shape))[ids >= 0].all()
-        assert (buffer.priorities >= 0).all()
+        assert (buffer.masses >= 0).all()
 
     run_together(write, learn, learn, read)
     assert write.number > 3 * n_rows  # several laps
     assert buffer.transition_ids.max() == write.number * n_envs - 1
     expected = buffer.ep_length > 0 if kind.startswith("her") else np.ones((n_rows, n_envs), bool)
-    np.testing.assert_array_equal(buffer.priorities > 0, expected)
-    slots = np.flatnonzero(buffer.priorities.ravel())
-    assert buffer.sampler.tree.total == pytest.approx(buffer.priorities.sum())
-    assert set(buffer.sample(2000).indices % buffer.priorities.size) <= set(slots)
+    np.testing.assert_array_equal(buffer.masses > 0, expected)
+    slots = np.flatnonzero(buffer.masses.ravel())
+    assert buffer.sampler.tree.total == pytest.approx(buffer.masses.sum())
+    assert set(buffer.sample(2000).indices % buffer.masses.size) <= set(slots)
 
 
 def test_an_error_releases_the_lock():
@@ -103,7 +103,7 @@ def test_an_error_releases_the_lock():
         buffer.sample(3)
     with pytest.raises(IndexError):
         buffer.update_priorities([7], [1.0])
-    other = threading.Thread(target=lambda: buffer.priorities, daemon=True)
+    other = threading.Thread(target=lambda: buffer.masses, daemon=True)
     other.start()
     other.join(timeout=300)  # forever, if the lock is held
     assert not other.is_alive()

@@ -69,10 +69,10 @@ def test_priorities_equal_a_reference_dictionary(data):
             probabilities = masses / sum(reference.mass.values())
             weights = (len(reference.mass) * probabilities) ** -buffer.beta
             np.testing.assert_allclose(batch.weights[:, 0], weights / weights.max(), rtol=1e-5)
-        np.testing.assert_allclose(buffer.priorities, reference.priorities(), rtol=1e-12)
+        np.testing.assert_allclose(buffer.masses, reference.priorities(), rtol=1e-12)
         assert buffer.max_priority == pytest.approx(reference.max_priority, rel=1e-12)
     clone = pickle.loads(pickle.dumps(buffer))
-    np.testing.assert_array_equal(clone.priorities, buffer.priorities)
+    np.testing.assert_array_equal(clone.priorities, buffer.masses)
 
 
 def test_updates_reach_the_transition_that_was_drawn():
@@ -89,7 +89,7 @@ def test_updates_reach_the_transition_that_was_drawn():
     for index in np.unique(batch.indices):
         row, env = (index // 3) % 9, index % 3
         assert buffer.rewards[row, env] == index
-        assert buffer.priorities[row, env] == pytest.approx((index + 1.0 + 1e-6) ** 0.6)
+        assert buffer.masses[row, env] == pytest.approx((index + 1.0 + 1e-6) ** 0.6)
 
 
 def test_stale_ids_are_skipped_any_number_of_laps_later():
@@ -97,15 +97,15 @@ def test_stale_ids_are_skipped_any_number_of_laps_later():
     fill([buffer], 4)
     first = buffer.sample(8)
     add_one(buffer)
-    before = buffer.priorities
+    before = buffer.masses
     # Ids 0 and 1 were overwritten, so only the other six are updated.
     assert buffer.update_priorities(np.arange(8), np.full(8, 3.0)) == 6
-    np.testing.assert_array_equal(buffer.priorities[0], before[0])
-    np.testing.assert_allclose(buffer.priorities[1:], (3.0 + 1e-6) ** 0.6)
+    np.testing.assert_array_equal(buffer.masses[0], before[0])
+    np.testing.assert_allclose(buffer.masses[1:], (3.0 + 1e-6) ** 0.6)
     fill([buffer], 41)
-    before, max_priority = buffer.priorities, buffer.max_priority
+    before, max_priority = buffer.masses, buffer.max_priority
     assert buffer.update_priorities(first.indices, np.full(8, 1e9)) == 0
-    np.testing.assert_array_equal(buffer.priorities, before)
+    np.testing.assert_array_equal(buffer.masses, before)
     assert buffer.max_priority == max_priority
     assert buffer.sample(8).indices.min() >= (46 - 4) * 2
 
@@ -130,7 +130,7 @@ def test_td_errors_may_be_arrays_tensors_or_lists():
         if isinstance(td_errors, np.ndarray):
             td_errors.setflags(write=False)
         assert buffer.update_priorities(np.arange(3, dtype=np.int32), td_errors) == 3
-        np.testing.assert_allclose(buffer.priorities[:, 0], (np.array([1.0, 2.0, 0.5]) + 1e-6) ** 0.6, rtol=1e-6)
+        np.testing.assert_allclose(buffer.masses[:, 0], (np.array([1.0, 2.0, 0.5]) + 1e-6) ** 0.6, rtol=1e-6)
 
 
 def test_td_errors_of_several_critics_are_reduced():
@@ -138,7 +138,7 @@ def test_td_errors_of_several_critics_are_reduced():
         buffer = make_buffer(3, td_error_reduction=reduction, alpha=1.0, epsilon=0.25)
         fill([buffer], 3)
         buffer.update_priorities(np.arange(3), TD_ERRORS)
-        np.testing.assert_allclose(buffer.priorities[:, 0], np.array(expected) + 0.25)
+        np.testing.assert_allclose(buffer.masses[:, 0], np.array(expected) + 0.25)
 
 
 def test_a_bad_update_changes_nothing():

@@ -57,7 +57,7 @@ def test_new_transitions_get_the_priorities_of_actors():
     buffer = model.replay_buffer
     assert buffer.max_priority == 1.0 and buffer.settings.initial_priority == "max"
     td_errors = model.td_errors(buffer.read(np.arange(40))).numpy().ravel()
-    np.testing.assert_allclose(buffer.priorities.ravel()[:40], (np.abs(td_errors) + 1e-6) ** 0.6, rtol=1e-4)
+    np.testing.assert_allclose(buffer.masses.ravel()[:40], (np.abs(td_errors) + 1e-6) ** 0.6, rtol=1e-4)
 
 
 def test_new_transitions_get_the_largest_priority_if_settings_say_so():
@@ -65,7 +65,7 @@ def test_new_transitions_get_the_largest_priority_if_settings_say_so():
         env = local(Tracked, initial_priorities=initial_priorities)
         model = small(PERDQN, env, gradient_steps=0, replay_buffer_kwargs=kwargs)
         model.learn(40)
-        assert (model.replay_buffer.priorities[:20] == 1.0).all()
+        assert (model.replay_buffer.masses[:20] == 1.0).all()
 
 
 def test_settings_of_initial_priorities_that_contradict_each_other_warn():

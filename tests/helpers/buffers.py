@@ -273,12 +273,12 @@ def filled_buffer(kind: str = "plain", n_rows: int = 9, n_added: int = 14, **kwa
 
 def drawable_ids(buffer: PrioritizedReplayBuffer) -> np.ndarray:
     """Return the ids of all transitions that can be drawn, oldest first."""
-    return np.sort(buffer.transition_ids[buffer.priorities > 0])
+    return np.sort(buffer.transition_ids[buffer.masses > 0])
 
 
 def probabilities(buffer: PrioritizedReplayBuffer, ids: np.ndarray) -> np.ndarray:
     """Return m / sum m for these transitions, if only they can be drawn."""
-    masses = buffer.priorities.ravel()[ids % buffer.priorities.size]
+    masses = buffer.masses.ravel()[ids % buffer.masses.size]
     return masses / masses.sum()
 
 

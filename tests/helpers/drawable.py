@@ -151,7 +151,7 @@ def drawn_by(buffer: PrioritizedReplayBuffer) -> tuple[set[int], set[int], int]:
     :param buffer: prioritized
     :return: ids of all transitions that it holds, ids of those with a mass, and the number of demonstrations with a mass
     """
-    ids, masses = buffer.transition_ids, buffer.priorities
+    ids, masses = buffer.transition_ids, buffer.masses
     assert not (masses[ids < 0] > 0.0).any(), "an empty slot has a mass"
     n_demonstrations = int(np.count_nonzero(buffer.demonstrations.masses()))
     return set(ids[ids >= 0].tolist()), set(ids[masses > 0.0].tolist()), n_demonstrations

@@ -140,7 +140,7 @@ class Player:
         seed, drawn = int(self.rng.integers(2**31)), []
         for buffer in self.buffers:
             np.random.seed(seed)
-            n = np.count_nonzero(buffer.priorities)
+            n = np.count_nonzero(buffer.masses)
             if n:
                 batch = buffer.sample(min(n, 5))
                 rewards = batch.rewards.numpy()
@@ -219,7 +219,7 @@ def column(buffer: PrioritizedReplayBuffer, env: int) -> dict[str, Any]:
     rows = np.arange(ring.oldest_complete[env], ring.next_steps[env]) % ring.n_rows
     slots = rows * ring.n_envs + env
     found = dict(zip("actions rewards dones timeouts".split(), buffer.storage.read_steps(slots)[2:6], strict=True))
-    found["masses"] = buffer.priorities[rows, env]
+    found["masses"] = buffer.masses[rows, env]
     for name in ("read_observations", "read_next_observations"):
         flatten(f"{name}/", {"": getattr(buffer.storage, name)(slots)}, found)
     return found

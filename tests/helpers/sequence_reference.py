@@ -139,7 +139,7 @@ class Reference:
         :param is_whole: whether the buffer must hold every window that fits
         :return: numbers of all learned steps of all windows
         """
-        slots = np.flatnonzero(buffer.priorities)
+        slots = np.flatnonzero(buffer.masses)
         expected = self.drawable(buffer)
         drawn = set(buffer.rewards.ravel()[slots].tolist())
         assert drawn == expected if is_whole else drawn <= expected

@@ -53,11 +53,11 @@ def test_draws_are_counted_per_transition(n_envs, kwargs):
         np.testing.assert_array_equal(buffer.draw_record.counts(stored), [by_hand[i] for i in stored])
 
         histograms, scalars = statistics(buffer)
-        masses = buffer.priorities[buffer.priorities > 0]
+        masses = buffer.masses[buffer.masses > 0]
         np.testing.assert_array_equal(np.sort(histograms["priorities"]), np.sort(masses))
         np.testing.assert_array_equal(histograms["weights"], th.cat([batch.weights for batch in batches]).flatten())
         np.testing.assert_array_equal(histograms["age"], np.concatenate([next_id - 1 - batch.indices for batch in batches]))
-        drawable = ids[buffer.priorities > 0]
+        drawable = ids[buffer.masses > 0]
         assert scalars["never_drawn"] == pytest.approx(np.mean([by_hand[i] == 0 for i in drawable]))
         assert scalars["buffer_effective_sample_size"] == pytest.approx(masses.sum() ** 2 / (masses**2).sum() / masses.size)
         buffer.update_priorities(batches[0].indices, np.random.default_rng(0).exponential(size=16))
@@ -80,7 +80,7 @@ def test_statistics_of_a_large_buffer_use_part_of_its_slots():
     fill([buffer], 200)
     buffer.update_priorities(np.arange(200), np.arange(200.0))
     histograms, scalars = statistics(buffer, max_transitions=20)
-    np.testing.assert_array_equal(histograms["priorities"], buffer.priorities[::10, 0])
+    np.testing.assert_array_equal(histograms["priorities"], buffer.masses[::10, 0])
     assert scalars.keys() == {"buffer_effective_sample_size"}  # nothing was counted
     assert statistics(make_buffer()) == ({}, {})
 
@@ -134,7 +134,7 @@ def test_the_monitor_does_not_change_training(tmp_path):
     monitored, plain = trained(PriorityMonitor(interval=20), str(tmp_path)), trained(None, None)
     for ours, theirs in zip(monitored.policy.parameters(), plain.policy.parameters(), strict=True):
         assert th.equal(ours, theirs)
-    np.testing.assert_array_equal(monitored.replay_buffer.priorities, plain.replay_buffer.priorities)
+    np.testing.assert_array_equal(monitored.replay_buffer.masses, plain.replay_buffer.masses)
 
     # The count is saved with the buffer and continues in the next run.
     again = pickle.loads(pickle.dumps(monitored.replay_buffer))

@@ -132,7 +132,7 @@ def test_a_pickle_restores_the_buffer(cls, tmp_path):
     assert_same(snapshot(loaded.replay_buffer), snapshot(model.replay_buffer))
     for each in (model, loaded):
         each.replay_buffer.update_priorities(batch.indices, np.arange(8.0))
-    np.testing.assert_array_equal(loaded.replay_buffer.priorities, model.replay_buffer.priorities)
+    np.testing.assert_array_equal(loaded.replay_buffer.masses, model.replay_buffer.masses)
     loaded.learn(40, reset_num_timesteps=False)
 
 
@@ -165,11 +165,11 @@ def test_a_stock_buffer_becomes_prioritized(cls, n_steps, memory, tmp_path, monk
     expected = np.ones((40, 1))
     if memory:
         expected[buffer.pos] = 0.0
-    np.testing.assert_array_equal(buffer.priorities, expected)
+    np.testing.assert_array_equal(buffer.masses, expected)
     assert (buffer.scheme.alpha, buffer.n_steps, buffer.beta) == (0.8, n_steps, 0.6)
     assert buffer.device == model.device
     model.learn(40, reset_num_timesteps=False)
-    assert len(np.unique(buffer.priorities)) > 2
+    assert len(np.unique(buffer.masses)) > 2
 
 
 def test_a_deleted_buffer_can_be_loaded_again(tmp_path):
@@ -215,7 +215,7 @@ def test_settings_of_the_model_win_over_saved_ones(tmp_path):
             model.load_replay_buffer(tmp_path / "buffer")
         buffer = model.replay_buffer
         assert getattr(buffer.settings, attribute) == value
-        np.testing.assert_array_equal(buffer.priorities, before.priorities)
+        np.testing.assert_array_equal(buffer.masses, before.priorities)
         np.testing.assert_array_equal(buffer.transition_ids, before.transition_ids)
         assert (buffer.max_priority, buffer.beta) == (before.max_priority, before.beta)
         model.learn(30, reset_num_timesteps=False)
@@ -232,7 +232,7 @@ def test_loading_with_another_scheme_sets_all_priorities_to_the_largest(tmp_path
     assert repr(buffer.scheme) == repr(expected)
     np.testing.assert_array_equal(buffer.transition_ids, before.transition_ids)
     np.testing.assert_array_equal(buffer.rewards, before.rewards)
-    assert len(np.unique(buffer.priorities)) == 1
+    assert len(np.unique(buffer.masses)) == 1
     assert buffer.max_priority == before.max_priority
     model.learn(30, reset_num_timesteps=False)
 
@@ -248,7 +248,7 @@ def test_loading_does_not_warn_without_a_conflict(tmp_path, recwarn):
         model = trained(PERDQN, 0, **asked)
         model.load_replay_buffer(tmp_path / "buffer")
         assert not [w for w in recwarn if "other settings" in str(w.message)]
-        np.testing.assert_array_equal(model.replay_buffer.priorities, before.priorities)
+        np.testing.assert_array_equal(model.replay_buffer.masses, before.priorities)
         assert repr(model.replay_buffer.scheme) == repr(before.scheme)
         assert model.replay_buffer.gamma == model.gamma
 
@@ -293,6 +293,6 @@ def test_an_empty_pickled_buffer_can_be_loaded_and_filled(tmp_path):
         trained(cls, 0).save_replay_buffer(tmp_path / "buffer")
         model = trained(PERDQN, 0)
         model.load_replay_buffer(tmp_path / "buffer")
-        assert not model.replay_buffer.priorities.any()
+        assert not model.replay_buffer.masses.any()
         model.learn(30)
-        assert (model.replay_buffer.priorities[:30] > 0).all()
+        assert (model.replay_buffer.masses[:30] > 0).all()

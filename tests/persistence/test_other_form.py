@@ -65,7 +65,7 @@ def test_her_draws_only_complete_episodes_after_loading(tmp_path):
         is_whole = (since_start <= np.arange(n)) & (buffer.ep_length[old_rows, env] > 0)
         np.testing.assert_array_equal(loaded.ep_length[rows, env], is_whole * buffer.ep_length[old_rows, env])
         np.testing.assert_array_equal(((rows - loaded.ep_start[rows, env]) % n_rows)[is_whole], since_start[is_whole])
-        np.testing.assert_array_equal(loaded.priorities[rows, env], is_whole * buffer.priorities[old_rows, env])
+        np.testing.assert_array_equal(loaded.masses[rows, env], is_whole * buffer.masses[old_rows, env])
     Player(loaded).play(30)
 
 
@@ -82,15 +82,15 @@ def test_complete_sequences_are_loaded(n_rows, tmp_path):
     assert_same_newest_steps(loaded, buffer, with_masses=False)
     n, ids = loaded.size(), loaded.transition_ids
     old_ids = ids - loaded.ring.next_id + buffer.ring.next_id
-    for row, env in np.argwhere(loaded.priorities > 0):
+    for row, env in np.argwhere(loaded.masses > 0):
         slot, old_slot = row * 2 + env, old_ids[row, env] % 32
-        assert loaded.priorities[row, env] == buffer.priorities.reshape(-1)[old_slot] > 0
+        assert loaded.masses[row, env] == buffer.masses.reshape(-1)[old_slot] > 0
         new, old = (b.read(np.array([s])) for b, s in ((loaded, slot), (buffer, old_slot)))
         for name in ("observations", "actions", "rewards", "mask"):
             np.testing.assert_array_equal(getattr(new, name), getattr(old, name), err_msg=name)
         for state, saved in zip(new.states, old.states, strict=True):
             np.testing.assert_array_equal(state, saved)
-    assert n == min(16, n_rows) and (n_rows < 16 or loaded.priorities.any())
+    assert n == min(16, n_rows) and (n_rows < 16 or loaded.masses.any())
     Player(loaded).play(20)
 
 
@@ -104,7 +104,7 @@ def test_frames_of_the_model_win_over_saved_ones(frames, n_rows, tmp_path):
         loaded = load_buffer(make("frames", n_rows, frames=frames, scheme="rank"), tmp_path / "x.buffer")
     assert_same_newest_steps(loaded, buffer, with_masses=False)
     assert loaded.settings.frames == frames
-    assert np.count_nonzero(loaded.priorities) == loaded.ring.n_complete
+    assert np.count_nonzero(loaded.masses) == loaded.ring.n_complete
 
 
 # ---- another scheme
@@ -125,9 +125,9 @@ def test_loading_with_another_scheme_sets_all_priorities_to_the_largest(changed,
         loaded = load_buffer(make_buffer(20, 2, **changed), path)
     assert (loaded.max_priority, loaded.beta) == (buffer.max_priority, buffer.beta)
     np.testing.assert_array_equal(loaded.transition_ids, buffer.transition_ids)
-    assert (loaded.priorities[:15] > 0).all()
+    assert (loaded.masses[:15] > 0).all()
     if changed.get("scheme") != "rank":
-        np.testing.assert_array_equal(loaded.priorities[:15], float(loaded.scheme.new_mass(loaded.max_priority)))
+        np.testing.assert_array_equal(loaded.masses[:15], float(loaded.scheme.new_mass(loaded.max_priority)))
     save_buffer(loaded, path)
     with pytest.warns(UserWarning, match="all transitions"):
         back = load_buffer(buffer, path)
@@ -172,8 +172,8 @@ def test_schemes_of_a_user_are_told_apart_by_their_masses(scheme, tmp_path):
     with pytest.warns(UserWarning, match=r"was saved with .*'masses': .*all transitions get the largest priority"):
         loaded = load_buffer(make_buffer(20, 2, scheme=scheme), path)
     taken = PrioritizedReplayBuffer.from_replay_buffer(buffer, scheme=scheme)
-    np.testing.assert_array_equal(loaded.priorities, taken.priorities)
-    assert len(np.unique(loaded.priorities[:15])) == 1
+    np.testing.assert_array_equal(loaded.masses, taken.priorities)
+    assert len(np.unique(loaded.masses[:15])) == 1
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_priorities_survive_if_the_settings_of_the_scheme_are_equal(scheme, othe
     save_buffer(buffer, tmp_path / "x.buffer")
     with no_user_warnings():
         loaded = load_buffer(make_buffer(20, 2, scheme=other), tmp_path / "x.buffer")
-    np.testing.assert_array_equal(loaded.priorities, buffer.priorities)
+    np.testing.assert_array_equal(loaded.masses, buffer.masses)
 
 
 def test_loading_with_other_windows_sets_all_priorities_to_the_largest(tmp_path):
@@ -196,7 +196,7 @@ def test_loading_with_other_windows_sets_all_priorities_to_the_largest(tmp_path)
     with pytest.warns(UserWarning, match="all transitions get the largest priority"):
         loaded = load_buffer(make("sequences", n_steps=3), tmp_path / "x.buffer")
     np.testing.assert_array_equal(loaded.rewards, buffer.rewards)
-    masses = loaded.priorities[loaded.priorities > 0]
+    masses = loaded.masses[loaded.masses > 0]
     assert len(masses) and len(np.unique(masses)) == 1
 
 

@@ -142,8 +142,8 @@ def test_own_masses_are_saved_before_the_first_draw(tmp_path):
         buffer.add_steps(np.array(envs), obs, obs, obs[..., :2], rewards, rewards, rewards, errors)
     save_buffer(buffer, tmp_path / "x.buffer")
     loaded = load_buffer(make("actors", scheme="proportional"), tmp_path / "x.buffer")
-    np.testing.assert_array_equal(loaded.priorities, buffer.priorities)
-    assert len(np.unique(loaded.priorities)) > 3
+    np.testing.assert_array_equal(loaded.masses, buffer.masses)
+    assert len(np.unique(loaded.masses)) > 3
 
 
 def test_the_draw_record_of_a_loaded_buffer_is_empty(tmp_path):
@@ -172,7 +172,7 @@ def test_masses_with_age_decay_come_back_up_to_rounding(scheme, tmp_path):
     save_buffer(buffer, tmp_path / "x.buffer")
     loaded = load_buffer(make_buffer(10, 2, scheme=scheme, age_decay=3.0), tmp_path / "x.buffer")
     tolerance = 1e-13 if scheme == "proportional" else 0.0
-    np.testing.assert_allclose(loaded.priorities, buffer.priorities, rtol=tolerance, atol=0.0)
+    np.testing.assert_allclose(loaded.masses, buffer.masses, rtol=tolerance, atol=0.0)
 
 
 # ---- which files are written
@@ -260,7 +260,7 @@ def test_a_copy_writes_its_own_files(copied, tmp_path):
     loaded = load_buffer(make(kind), saved.path)
     n = buffer.ring.n_rows_used
     np.testing.assert_array_equal(loaded.rewards[:n], buffer.rewards[:n])
-    np.testing.assert_array_equal(loaded.priorities, buffer.priorities)
+    np.testing.assert_array_equal(loaded.masses, buffer.masses)
 
 
 def test_a_loaded_buffer_adds_to_the_files_it_was_loaded_from(tmp_path):

@@ -78,7 +78,7 @@ TRAIN = """
 from sb3_per import PERDQN
 model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=5, batch_size=4, policy_kwargs=dict(net_arch=[4]), seed=0)
 model.learn(20)
-print(model.replay_buffer.priorities.sum())
+print(model.replay_buffer.masses.sum())
 """
 
 

@@ -60,11 +60,11 @@ def test_new_transitions_never_have_less_mass_than_updated_ones():
         buffer = make_buffer(30, n_envs=2, scheme=scheme)
         for size in (1e-3, 50.0, 2.0):
             fill([buffer], 3)
-            masses = buffer.priorities
+            masses = buffer.masses
             assert (masses[buffer.pos - 1] >= masses[: buffer.pos - 3].max(initial=0.0)).all(), scheme
             batch = buffer.sample(12)
             buffer.update_priorities(batch.indices, np.full((12, 2), size) * [0.5, 1.5])
-        assert np.count_nonzero(buffer.priorities) == 18
+        assert np.count_nonzero(buffer.masses) == 18
 
 
 # ---- rank-based
@@ -78,11 +78,11 @@ def test_rank_masses_follow_the_rank():
     td_errors = rng.exponential(size=30) ** 3
     buffer.update_priorities(np.arange(30), td_errors)
     ranks = (-td_errors).argsort().argsort() + 1
-    np.testing.assert_allclose(buffer.priorities[:30, 0], ranks**-0.9)
-    assert (buffer.priorities[30:] == 0).all()
+    np.testing.assert_allclose(buffer.masses[:30, 0], ranks**-0.9)
+    assert (buffer.masses[30:] == 0).all()
     fill([buffer], 1)
-    assert buffer.priorities[30, 0] == 1.0
-    np.testing.assert_allclose(buffer.priorities[:30, 0], (ranks + 1.0) ** -0.9)
+    assert buffer.masses[30, 0] == 1.0
+    np.testing.assert_allclose(buffer.masses[:30, 0], (ranks + 1.0) ** -0.9)
 
 
 def test_rank_draws_do_not_depend_on_the_scale_of_errors():
@@ -106,7 +106,7 @@ def test_rank_puts_transitions_without_an_update_first():
     fill([buffer], 30)
     buffer.update_priorities(np.arange(10), 1e6 * np.arange(1.0, 11.0))
     fill([buffer], 5)
-    masses = buffer.priorities[:35, 0]
+    masses = buffer.masses[:35, 0]
     assert masses[10:].min() > masses[:10].max()
     np.testing.assert_allclose(masses[:10], np.arange(35.0, 25.0, -1.0) ** -0.9)
 
@@ -118,7 +118,7 @@ def test_rank_draws_are_stratified_by_probability():
     buffer.update_priorities(np.arange(1000), np.random.default_rng(0).exponential(size=1000))
     for _ in range(20):
         ids = buffer.sample(16).indices
-        masses = buffer.priorities[:, 0]
+        masses = buffer.masses[:, 0]
         order = np.argsort(-masses)
         cumulative = np.cumsum(masses[order]) / masses.sum()
         rank_of = np.empty(1000, dtype=int)
@@ -140,7 +140,7 @@ def test_lap_masses_and_loss_follow_the_formulas(alpha, kappa):
     fill([buffer], 4)
     buffer.update_priorities(np.arange(4), td_errors)
     largest = np.abs(td_errors).max(axis=1)
-    np.testing.assert_allclose(buffer.priorities[:, 0], np.maximum(largest**alpha, kappa**alpha))
+    np.testing.assert_allclose(buffer.masses[:, 0], np.maximum(largest**alpha, kappa**alpha))
     assert (buffer.sample(20).weights == 1).all()
 
     td = th.tensor(td_errors, requires_grad=True)
@@ -159,7 +159,7 @@ def test_pal_loss_follows_the_formula(alpha, kappa):
     buffer = make_buffer(4, scheme="pal", alpha=alpha, kappa=kappa)
     fill([buffer], 4)
     buffer.update_priorities(np.arange(4), td_errors)
-    assert (buffer.priorities == 1).all()
+    assert (buffer.masses == 1).all()
     assert (buffer.sample(20).weights == 1).all()
 
     td = th.tensor(td_errors, requires_grad=True)
@@ -217,7 +217,7 @@ def test_uniform_masses_and_weights_are_1():
     buffer = make_buffer(50, n_envs=2, scheme="uniform", alpha=3.0)
     fill([buffer], 50)
     buffer.update_priorities(np.arange(100), np.random.default_rng(0).exponential(size=100))
-    assert (buffer.priorities == 1).all()
+    assert (buffer.masses == 1).all()
     assert (buffer.sample(20).weights == 1).all()
 
 
@@ -239,7 +239,7 @@ def test_a_user_defined_scheme_sets_priorities_and_weights():
     buffer = make_buffer(4, scheme=Shifted(alpha=1.0, td_error_reduction="max"))
     fill([buffer], 4)
     buffer.update_priorities(np.arange(4), [[0.0, 0.0], [1.0, -2.0], [3.0, 0.0], [-4.0, 0.0]])
-    np.testing.assert_array_equal(buffer.priorities[:, 0], [2.0, 4.0, 5.0, 6.0])
+    np.testing.assert_array_equal(buffer.masses[:, 0], [2.0, 4.0, 5.0, 6.0])
     assert buffer.max_priority == 6.0
     assert buffer.sample(32).weights.min() < 1
     buffer = make_buffer(4, scheme=Unweighted(alpha=1.0))
@@ -292,10 +292,10 @@ def test_bad_numbers_from_a_scheme_are_refused():
             with pytest.raises(ValueError, match=re.escape(str(value))):
                 buffer.sample(2)  # the first draw asks for the mass of new transitions
         elif value not in (-1.0, 0.0):  # the default `mass` replaces a priority that is not above 0
-            before, max_priority = buffer.priorities, buffer.max_priority
+            before, max_priority = buffer.masses, buffer.max_priority
             with pytest.raises(ValueError, match=re.escape(str(value))):
                 buffer.update_priorities([0, 1], [1.0, 2.0])
-            np.testing.assert_array_equal(buffer.priorities, before)
+            np.testing.assert_array_equal(buffer.masses, before)
             assert buffer.max_priority == max_priority
 
 
@@ -305,10 +305,10 @@ def test_a_refused_mass_changes_nothing():
     buffer.sample(2)
     for value in (np.nan, 0.0):
         buffer.scheme.method, buffer.scheme.value = "mass", value
-        before = buffer.priorities
+        before = buffer.masses
         with pytest.raises(ValueError, match=re.escape(str(value))):
             buffer.update_priorities([0, 1], [1.0, 2.0])
-        np.testing.assert_array_equal(buffer.priorities, before)
+        np.testing.assert_array_equal(buffer.masses, before)
         assert buffer.max_priority == 1.0
 
 

@@ -126,7 +126,7 @@ def test_a_run_begins_with_the_first_step_and_is_reproduced_by_its_seed(tmp_path
         models.append(model.learn(20, reset_num_timesteps=False))
     for one, other in zip(*map(leaves, models), strict=True):
         np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(models[0].replay_buffer.priorities, models[1].replay_buffer.priorities)
+    np.testing.assert_array_equal(models[0].replay_buffer.masses, models[1].replay_buffer.masses)
 
 
 # ---- files
@@ -169,22 +169,22 @@ def test_a_buffer_goes_from_pytorch_to_jax_and_back(tmp_path):
     fill([collected.replay_buffer], 30)
     ids = np.arange(30)
     collected.replay_buffer.update_priorities(ids, np.random.default_rng(0).normal(size=30))
-    priorities = collected.replay_buffer.priorities
+    priorities = collected.replay_buffer.masses
     model = shared("td3")
     before = model.replay_buffer
     try:
         for path in ("buffer.pkl", "all.buffer"):
             collected.save_replay_buffer(tmp_path / path)
             model.load_replay_buffer(tmp_path / path)
-            np.testing.assert_array_equal(model.replay_buffer.priorities, priorities)
+            np.testing.assert_array_equal(model.replay_buffer.masses, priorities)
             assert model.replay_buffer.device.type == "cpu"
         model.train(1, BATCH_SIZE)
-        changed = model.replay_buffer.priorities
+        changed = model.replay_buffer.masses
         assert (changed != priorities).any()
         for path in ("back.pkl", "back.buffer"):
             model.save_replay_buffer(tmp_path / path)
             collected.load_replay_buffer(tmp_path / path)
-            np.testing.assert_array_equal(collected.replay_buffer.priorities, changed)
+            np.testing.assert_array_equal(collected.replay_buffer.masses, changed)
     finally:
         model.replay_buffer = before
 
@@ -242,7 +242,7 @@ def test_settings_work_together(case):
     model.learn(50)
     buffer = model.replay_buffer
     assert model._n_updates > 0 and all(np.isfinite(leaf).all() for leaf in leaves(model))
-    masses = buffer.priorities[buffer.priorities > 0]
+    masses = buffer.masses[buffer.masses > 0]
     assert len(np.unique(masses)) > 1 or buffer.scheme.draws_uniformly
     assert {"per/beta", "per/max_priority", "per/mean_weight", "per/effective_sample_size"} <= logged(model).keys()
     expected = PrioritizedHerReplayBuffer if case == "her" else PrioritizedReplayBuffer

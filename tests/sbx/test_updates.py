@@ -297,10 +297,10 @@ def record_calls(buffer: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_batches_of_a_call_are_drawn_before_the_first_update_and_priorities_written_in_order(monkeypatch):
     model = shared("dqn")
     buffer, calls = model.replay_buffer, record_calls(model.replay_buffer, monkeypatch)
-    before = buffer.priorities
+    before = buffer.masses
     model.train(3, BATCH_SIZE)
     assert calls == ["sample"] * 3 + ["update_priorities"] * 3
-    assert (buffer.priorities != before).sum() > BATCH_SIZE
+    assert (buffer.masses != before).sum() > BATCH_SIZE
 
 
 def test_many_draws_before_the_first_update_of_a_call_do_not_warn(recwarn):
@@ -390,13 +390,13 @@ def test_a_schedule_that_is_constant_gives_the_update_of_sbx():
 
 def test_a_nan_stops_before_the_priorities(monkeypatch):
     model = shared("dqn")
-    before = model.replay_buffer.priorities
+    before = model.replay_buffer.masses
     (state,) = critics_of(model)
     broken = state.replace(params=jax.tree.map(lambda leaf: leaf * np.nan, state.params))
     model._set_networks((broken,))
     with pytest.raises(ValueError, match="td_errors must be finite, not nan"):
         model.train(1, BATCH_SIZE)
-    np.testing.assert_array_equal(model.replay_buffer.priorities, before)
+    np.testing.assert_array_equal(model.replay_buffer.masses, before)
 
 
 def test_a_subclass_that_overrides_a_function_of_sbx_is_called():

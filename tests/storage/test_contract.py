@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from sb3_per import PrioritizedReplayBuffer
 from sb3_per.storage.array_store import ArrayStore
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.mapped import Files, Folder
-from tests.helpers.buffers import PickledObservations
+from tests.helpers.buffers import PickledObservations, fill
 from tests.helpers.store_contract import MakeStore, check_store
 
 
@@ -121,3 +123,24 @@ def test_rows_of_several_pages_are_read_from_the_disk(frames, tmp_path, monkeypa
         for slot, stack in zip(slots.tolist(), found, strict=True):
             first = slot // 2 + is_next
             np.testing.assert_array_equal(stack, frame[first : first + 3, slot % 2])
+
+
+def test_an_assigned_array_keeps_the_store_of_a_user():
+    class Half(ArrayStore):
+        def __init__(self, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any):
+            super().__init__(*(np.zeros((n_rows, n_envs, *shape), np.float16) for _ in range(2)))
+
+        def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
+            return super().read(slots, is_next).astype(np.float32)
+
+    class HalfArrays(PrioritizedReplayBuffer):
+        store_class = Half
+
+    box = spaces.Box(-1, 1, (3,))
+    buffer = HalfArrays(10, box, box, device="cpu")
+    fill([buffer], 5)
+    before = buffer.sample(4).observations.dtype
+    buffer.observations = np.zeros((10, 1, 3), np.float32)
+    batch = buffer.sample(4)
+    assert batch.observations.dtype == before and not batch.observations.any()
+    assert buffer.to_replay_buffer().observations.dtype == np.float32

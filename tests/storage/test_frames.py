@@ -260,7 +260,7 @@ def test_a_memory_error_for_another_piece_changes_nothing(monkeypatch):
             plain.add(*step)
         assert failed
     assert framed.pos == plain.pos
-    np.testing.assert_array_equal(framed.priorities, plain.priorities)
+    np.testing.assert_array_equal(framed.priorities, plain.masses)
     same_bytes(framed.observations[: framed.pos], plain.observations[: plain.pos])
     same_bytes(framed.next_observations[: framed.pos], plain.next_observations[: plain.pos])
     framed.add(*step)
