@@ -21,6 +21,7 @@ CORE = tests/storage tests/sampling tests/buffers tests/algorithms tests/persist
 # comes with Python 3.10 falls back to a source distribution that cannot be built.
 .venv/%: pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || ($(PYTHON) -m venv .venv && $(BIN)/pip install --quiet --upgrade pip)
+	@echo "Installing the extras $*, which takes some minutes and prints nothing ..."
 	$(BIN)/pip install --quiet -c $(CONSTRAINTS) -e '.[$*]'
 	touch $@
 

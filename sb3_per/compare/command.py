@@ -129,6 +129,8 @@ def plan_of(options: argparse.Namespace) -> Plan:
     print(f"{task.env}, {task.algo}, {n_timesteps:,} steps a run in {n_envs} environment{'s' if n_envs > 1 else ''}")
     print(f"hyperparameters of {task.config}")
     print(f"arms: {'; '.join(arm.name for arm in arms)}")
+    if entry.get("double_q"):
+        print("stock DQN has no double_q, which the file sets: the other arms differ from it by more than the draw")
     factors = ", ".join(f"{rate:.3g}" for rate in options.rates)
     print(f"{len(arms)} arms x {options.seeds} seeds x learning rate times {factors} = {len(jobs) - 1} runs")
     n_tests = 2 * len(pairs_of(arms))
@@ -225,6 +227,9 @@ def report(plan: Plan) -> None:
     print(f"learning curves: {picture}\n")
     for arm in plan.arms:
         if arm.kind == "shuffled" and results.spreads[arm.name] >= _UNIFORM:
-            print(f"warning: {arm.label}: no TD error raised a priority above the others, so it drew uniformly in all runs")
+            print(
+                f"warning: {arm.label}: no TD error raised a priority above the others, so it drew uniformly in all runs. "
+                "With LAP, lower kappa"
+            )
     print(answer(results, compared), flush=True)
     draw(results, plan.n_timesteps, picture)

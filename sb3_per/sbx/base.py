@@ -6,6 +6,7 @@ must write ``_networks``, ``_set_networks`` and ``_update``, which is its whole 
 ``_hyperparameters`` and ``_options``.
 """
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,11 +45,11 @@ class Options:
 
     scheme: PriorityScheme
     policy_delay: int
-    #: Settings of the scheme, as text. The compiler takes them for constants, and a user may change them.
-    scheme_settings: str = field(init=False)
+    #: Settings of the scheme, pickled. The compiler takes them for constants, and a user may change them.
+    scheme_settings: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scheme_settings", str(self.scheme.settings))
+        object.__setattr__(self, "scheme_settings", pickle.dumps(self.scheme.settings))
 
 
 class Step(NamedTuple):

@@ -193,6 +193,8 @@ def _hint(error: str, options: argparse.Namespace) -> str:
         return " Train with --eval-freq to get a best model"
     env = split_env(options.env)[1]
     run = newest_run(Path(options.folder), options.algo, env)
+    if (run / "best_model.zip").exists():
+        return " The newest run has a best model: add --load-best"
     if any(run.glob("rl_model_*_steps.zip")):
         return " The newest run has checkpoints: add --load-last-checkpoint"
     name = env.replace("/", "-")

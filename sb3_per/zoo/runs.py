@@ -138,6 +138,8 @@ class RunManager(ExperimentManager):
         run_id = get_latest_run_id(self.log_path, self.env_name)
         if self.options.resume and run_id > 0:  # now that the number of steps is known, and nothing has been made yet
             self._resume(Path(self.log_path, f"{self.env_name}_{run_id}"))
+        elif self.options.resume:
+            print(f"There is no run of {self.env_name} in {self.log_path}: a new one begins")
         return processed
 
     def _complete_settings(self, hyperparams: dict[str, Any]) -> None:

@@ -233,6 +233,9 @@ def test_a_missing_model_is_named_in_one_line(zoo, capsys):
     killed = run.with_name("Pendulum-v1_2")
     killed.mkdir()
     assert "Run 1 has one: add --exp-id 1" in error_of(capsys, zoo, "enjoy", "per_sac", "--no-render")
+    (killed / "best_model.zip").touch()
+    assert "has a best model: add --load-best" in error_of(capsys, zoo, "enjoy", "per_sac", "--no-render")
+    (killed / "best_model.zip").unlink()
     (killed / "rl_model_10_steps.zip").touch()
     assert "has checkpoints: add --load-last-checkpoint" in error_of(capsys, zoo, "enjoy", "per_sac", "--no-render")
 
