@@ -118,6 +118,7 @@ def test_a_train_method_of_the_user_that_forgets_priorities_is_named():
 
 def test_a_run_begins_with_the_first_step_and_is_reproduced_by_its_seed(tmp_path):
     """Its log has the name of the stock class."""
+    pytest.importorskip("tensorboard", reason="needs the extra extra")
     models = []
     for log in (str(tmp_path), None):
         model = make("dqn", seed=5, learning_starts=0, train_freq=1, tensorboard_log=log).learn(2)
