@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 import shutil
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from sb3_per.zoo.hyperparameters import check_schedules, with_numbers
 from sb3_per.zoo.names import next_command
 from sb3_per.zoo.registry import OURS
 from sb3_per.zoo.resume import newest_model
+
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 # Share of --demonstrations in each batch if neither the command line nor the hyperparameter file says another.
 _DEMONSTRATION_FRACTION = 0.25
@@ -81,6 +84,21 @@ class RunManager(ExperimentManager):
                 require_saved(path)
             except FileNotFoundError as error:
                 self.parser.error(f"--demonstrations {path}: {error}")
+
+    def setup_experiment(self) -> Any:
+        """
+        Make the model as the Zoo does.
+
+        :return: what the Zoo returns
+        :raises SystemExit: for an argument that this package refuses. An error of the environment keeps its traceback
+        """
+        try:
+            return super().setup_experiment()
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+            if not Path(raised_in).is_relative_to(_PACKAGE):
+                raise
+            self.parser.error(str(error))
 
     # ---- hyperparameters
 

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -210,6 +211,31 @@ def test_options_that_cannot_be_used_are_one_line_before_anything_is_made(zoo, c
     for algo, options, said in REFUSED:
         assert said in error_of(capsys, zoo, "train", algo, *options.split())
     assert not Path("logs").exists()
+
+
+@pytest.mark.parametrize(
+    "params, said",
+    [
+        ("replay_buffer_kwargs:dict(kapa=0.1)", "has no setting 'kapa': did you mean 'kappa'?"),
+        ("replay_buffer_kwargs:dict(scheme='lab')", "Unknown scheme 'lab': did you mean 'lap'?"),
+        ("lerning_rate:0.1", "has no argument 'lerning_rate': did you mean 'learning_rate'?"),
+    ],
+)
+def test_an_argument_that_the_model_refuses_is_one_line(zoo, capsys, params, said):
+    assert said in error_of(capsys, zoo, "train", "per_sac", "-params", params)
+
+
+def test_an_error_of_the_environment_keeps_its_traceback(zoo):
+    gym.register("Faulty-v0", entry_point=faulty)
+    try:
+        with pytest.raises(ValueError, match="no such robot"):
+            zoo("train", "per_sac", env="Faulty-v0")
+    finally:
+        gym.registry.pop("Faulty-v0")
+
+
+def faulty(**kwargs: Any) -> Any:
+    raise ValueError("no such robot")
 
 
 def test_demonstrations_with_other_spaces_are_one_line(zoo, capsys):
