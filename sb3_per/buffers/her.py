@@ -542,8 +542,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         """End the episodes under way, see :meth:`end_episodes`, with a warning if there is any, as in SB3."""
         if (self._current_ep_start != self.pos).any():
             warnings.warn(
-                "The newest episodes of the replay buffer have no end, and are truncated. If the environment continues them, "
-                "load the buffer with truncate_last_trajectory=False"
+                "The last trajectory in the replay buffer will be truncated, because it has no end. If the environment "
+                "continues it, load the buffer with truncate_last_trajectory=False"
             )
             self.end_episodes()
 

@@ -59,7 +59,7 @@ RUNS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 OTHERS = ("SAC", "TQC, 3 steps, recency", "QRDQN", "SAC, rank, uniform actor")
 
 
-@pytest.mark.filterwarnings("ignore:The newest episodes of the replay buffer have no end")
+@pytest.mark.filterwarnings("ignore:The last trajectory in the replay buffer will be truncated")
 @pytest.mark.parametrize(
     "run, n_envs",
     [pytest.param(run, 1 + i % 2, marks=pytest.mark.slow if run in OTHERS else ()) for i, run in enumerate(RUNS)],
