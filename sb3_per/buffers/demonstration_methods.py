@@ -116,8 +116,7 @@ class DemonstrationMethods(SB3Attributes):
 
     def choose_source(self) -> None:
         """Draw from experience alone, unless there are demonstrations, or a share of them is wanted."""
-        #: what batches are drawn from
-        self.source: Source = self.experience
+        self.source = self.experience
         if self.settings.demonstration_fraction > 0.0 or len(self.demonstrations):
             self.source = self.mixture
 

@@ -430,8 +430,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     does not give one finite reward for each goal.
 
     For environments with goals that are rarely reached: observations are a Dict with ``observation``, ``achieved_goal`` and
-    ``desired_goal``, and the environment has ``compute_reward``. ``learning_starts`` must be longer than an episode
-    of each environment together.
+    ``desired_goal``, and the environment has ``compute_reward``. ``learning_starts`` must be more than the
+    length of an episode times the number of environments.
 
     ::
 

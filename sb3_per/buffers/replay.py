@@ -147,12 +147,11 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
                 f"frames={frames} with optimize_memory_usage=True is not supported: frames store all observations once already"
             )
 
-    # ---- parts: `use_storage` makes new ones, for a new buffer or one that gets the transitions of another; `use_parts` takes
-    # those that there are, after unpickling and in `take_over`
+    # ---- parts
 
     def use_storage(self, storage: Storage) -> None:
         """
-        Begin anew, with new parts and an empty ring.
+        Begin anew, with new parts and an empty ring: a new buffer, or one that is about to get the transitions of another.
 
         :param storage: of the transitions
         """
@@ -181,7 +180,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         return NStepReturns(self.settings.n_steps, self.settings.gamma)
 
     def use_parts(self, experience: TransitionSet, demonstrations: Demonstrations, share: LinearShare) -> None:
-        """Take parts in place of those that there were."""
+        """Take these parts in place of the present ones: new ones, those of another buffer, or those that were unpickled."""
         #: what :meth:`add` stores
         self.experience = experience
         #: what :meth:`add_demonstrations` stores
