@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 # Optimizers whose steps of all parameters together are rounded otherwise, by up to 6e-8.
-_NAMES = ("NAdam", "RAdam", "ASGD", "Adafactor")  # the last one since PyTorch 2.5
-_INEXACT_FOREACH = tuple(getattr(th.optim, name) for name in _NAMES if hasattr(th.optim, name))
+_INEXACT_NAMES = ("NAdam", "RAdam", "ASGD", "Adafactor")  # the last one since PyTorch 2.5
+_INEXACT_FOREACH = tuple(getattr(th.optim, name) for name in _INEXACT_NAMES if hasattr(th.optim, name))
 
 
 def td_target(batch: PrioritizedReplayBufferSamples, gamma: float, next_values: th.Tensor) -> th.Tensor:
