@@ -8,5 +8,5 @@ What they share:
 - ``base.py``: what the loops of PyTorch and JAX share: the buffer, its settings, files, and the log
 - functions of a model: ``buffer_choice.py``, ``checkpoints.py``, ``arguments.py``, ``pretraining.py``; ``metrics.py``: means
   of a call of ``train``
-- ``collecting.py``: environments that act by themselves; ``normalization.py``: the order of ``VecNormalize`` and others
+- ``collecting.py``: environments that act by themselves; ``wrapper_order.py``: the order of ``VecNormalize`` and others
 """

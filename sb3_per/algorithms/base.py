@@ -39,9 +39,9 @@ from sb3_per.algorithms.arguments import check_agreement, check_arguments, check
 from sb3_per.algorithms.checkpoints import PathOrFile
 from sb3_per.algorithms.collecting import collecting_env_in
 from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
-from sb3_per.algorithms.normalization import require_normalized_last
+from sb3_per.algorithms.wrapper_order import require_normalized_last
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import PrioritySettings
+from sb3_per.buffers.settings import BufferSettings
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
 
 
@@ -99,7 +99,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     def _setup_model(self) -> None:
         buffer_choice.settle_arguments(self)
         buffer_choice.adopt_given_buffer(self)
-        with buffer_choice.with_complete_kwargs(self), warnings.catch_warnings():
+        with buffer_choice.complete_kwargs(self), warnings.catch_warnings():
             # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
             warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
             super()._setup_model()
@@ -133,7 +133,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     def replay_buffer(self, buffer: ReplayBuffer | None) -> None:
         taken = None
         if buffer is not None:
-            taken = buffer_choice.take_buffer(self, buffer)
+            taken = buffer_choice.accepted_buffer(self, buffer)
             taken.reminder.learner = name_of_users_train(type(self))
             if isinstance(taken, HerReplayBuffer) and not buffer_choice.has_hindsight(self):
                 self.replay_buffer_class = type(taken)  # a zip makes the same kind again
@@ -341,7 +341,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         """
         n_written = self.replay_buffer.update_priorities(batch.indices, td_errors)
         if n_written is not None:  # a buffer of the user's own may return nothing
-            self.n_stale_updates += len(batch.indices) - n_written
+            self.n_stale_updates += self.replay_buffer.n_to_update(batch) - n_written
         if batch.is_demonstration is not None:
             metrics.add(demonstration_metrics(batch.is_demonstration, td_errors, self.replay_buffer.scheme))
 
@@ -405,7 +405,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             another algorithm
         """
         # Other names may be attributes of a user's class.
-        check_arguments(cls, {name: value for name, value in kwargs.items() if name in PrioritySettings.names()})
+        check_arguments(cls, {name: value for name, value in kwargs.items() if name in BufferSettings.names()})
         check_agreement(cls, kwargs)
         if "replay_buffer_class" in kwargs and kwargs["replay_buffer_class"] is None:
             del kwargs["replay_buffer_class"]  # the class of the zip, so that HER stays HER
@@ -455,7 +455,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         transitions the largest priority.
 
         A pickle of a prioritized buffer keeps priorities, ids, beta and the largest priority. A buffer of SB3 becomes
-        prioritized without a copy of its data, unless this model stores them in another form. If ``n_steps``, ``gamma`` or a
+        prioritized without a copy of its data, unless this model stores them in another layout. If ``n_steps``, ``gamma`` or a
         setting in ``replay_buffer_kwargs`` differs, the model's value wins, with a warning. If the scheme differs, all
         transitions get the largest priority.
 

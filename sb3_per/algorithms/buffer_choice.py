@@ -20,7 +20,7 @@ from sb3_per.buffers import (
     hooks,
 )
 from sb3_per.buffers.conversion import settings_of
-from sb3_per.buffers.settings import SCHEME_SETTINGS, PrioritySettings
+from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings
 from sb3_per.sampling.schemes import PriorityScheme, make_scheme
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
 from sb3_per.utils.checks import FRACTION, Allowed, check_argument, integer
@@ -53,7 +53,7 @@ def settle_arguments(model: "PrioritizedAlgorithm") -> None:
 
 
 @contextmanager
-def with_complete_kwargs(model: "PrioritizedAlgorithm") -> Iterator[None]:
+def complete_kwargs(model: "PrioritizedAlgorithm") -> Iterator[None]:
     """
     Let ``replay_buffer_kwargs``, from which the stock algorithm makes the buffer, hold all settings within a ``with`` block.
     The model keeps, and saves, only the user's.
@@ -108,7 +108,7 @@ def _move_to_algorithm(model: "PrioritizedAlgorithm", settings: dict[str, Any], 
     value = settings.pop(name)
     check_argument(name, value, allowed)
     given = getattr(model, name)
-    default = model.changed_defaults.get(name, getattr(PrioritySettings, name))
+    default = model.changed_defaults.get(name, getattr(BufferSettings, name))
     if given == default:  # not given, as `check_agreement` has refused other given values
         setattr(model, name, value)
     elif given != value:
@@ -125,7 +125,7 @@ def _prioritized_class(model: "PrioritizedAlgorithm") -> type[PrioritizedReplayB
     return buffer_class  # type: ignore[return-value]
 
 
-def take_buffer(model: "PrioritizedAlgorithm", buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
+def accepted_buffer(model: "PrioritizedAlgorithm", buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
     """
     Take a buffer for a model. A buffer of SB3 becomes prioritized, with the settings of the model, and shares its arrays.
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.save_util import data_to_json, json_to_data, open_
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import PrioritizedHerReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, PrioritySettings
+from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, BufferSettings
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
 from sb3_per.storage.mapped import Folder
 from sb3_per.utils.origin import is_of_user, package_of
@@ -29,7 +29,7 @@ PathOrFile = str | pathlib.Path | io.BufferedIOBase
 ZIP_ENTRY = "prioritized_replay"
 
 # Keyword arguments that SB3's buffers do not have.
-_PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS))
+_PRIORITIZED_SETTINGS = frozenset((*BufferSettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS))
 
 
 # ---- saving

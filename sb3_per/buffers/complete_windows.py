@@ -188,7 +188,7 @@ class CompleteWindows(Marked):
         self._n_known = -1
         self._first_step = self.ring.first_step
 
-    def find_anew(self) -> None:
+    def start_over(self) -> None:
         """The ends of episodes say what belongs together of the steps that are there already."""
         ring = self.ring
         storage = self.storage

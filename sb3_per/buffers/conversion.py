@@ -27,7 +27,7 @@ from sb3_per.storage.make import converted, make_storage
 from sb3_per.storage.mapped import Folder, folder_of_copy
 from sb3_per.storage.nested import keyed
 from sb3_per.storage.ring import Ring
-from sb3_per.storage.storage import Form, Storage
+from sb3_per.storage.storage import Layout, Storage
 
 if TYPE_CHECKING:
     from sb3_per.buffers.replay import PrioritizedReplayBuffer
@@ -106,7 +106,7 @@ def _around(
     :param buffer: has the arguments of SB3's constructor
     :param settings: all settings of the new buffer
     :param ring: of the transitions
-    :param storage: of the transitions, which the new buffer uses, or moves into the form that the settings want
+    :param storage: of the transitions, which the new buffer uses, or moves into the layout that the settings want
     :param folder: of the files of the new buffer; ``None``: in RAM
     :return: the new buffer
     """
@@ -114,7 +114,7 @@ def _around(
     path = arguments.pop("storage_folder", None)
     made = cls(buffer_size=buffer.n_envs, **arguments)  # one row, whose storage is replaced
     made.settings = replace(made.settings, storage_folder=path)
-    made.use_storage(converted(storage, ring, made.storage.form, folder))
+    made.begin_anew(converted(storage, ring, made.storage.layout, folder))
     return made
 
 
@@ -132,7 +132,7 @@ def _folder_for(storage: Storage, settings: dict[str, Any]) -> Folder | None:
     return None if path is None else Folder.shared(path)
 
 
-def form_of(buffer: ReplayBuffer) -> Form:
+def layout_of(buffer: ReplayBuffer) -> Layout:
     """
     Describe the transitions of a buffer of SB3.
 
@@ -140,7 +140,7 @@ def form_of(buffer: ReplayBuffer) -> Form:
     :return: their shapes and types, stored in arrays
     """
     observations = keyed(buffer.observations)
-    return Form(
+    return Layout(
         shapes={key: array.shape[2:] for key, array in observations.items()},
         dtypes={key: array.dtype for key, array in observations.items()},
         action_shape=buffer.actions.shape[2:],
@@ -158,19 +158,19 @@ def storage_of(buffer: ReplayBuffer) -> Storage:
     :param buffer: of SB3
     :return: the storage
     """
-    form = form_of(buffer)
+    layout = layout_of(buffer)
     observations = keyed(buffer.observations)
     next_observations = dict.fromkeys(observations)
-    if not form.shares_next_obs:
+    if not layout.shares_next_obs:
         next_observations = keyed(buffer.next_observations)
     return Storage(
-        form,
+        layout,
         {key: ArrayStore(array, next_observations[key]) for key, array in observations.items()},
         actions=buffer.actions,
         rewards=buffer.rewards,
         dones=buffer.dones,
         timeouts=buffer.timeouts,
-        infos=buffer.infos if isinstance(buffer, HerReplayBuffer) and form.keeps_infos else None,
+        infos=buffer.infos if isinstance(buffer, HerReplayBuffer) and layout.keeps_infos else None,
     )
 
 
@@ -267,7 +267,7 @@ def fill_sb3(target: ReplayBuffer, ring: Ring, storage: Storage) -> None:
 
 def _with_one_cursor(ring: Ring, storage: Storage, n_held: int) -> Storage:
     """Copy the newest steps of each environment into arrays, in the same rows for all: SB3 has one cursor for all."""
-    plain = make_storage(storage.form.as_arrays(), ring.n_rows, ring.n_envs, None)
+    plain = make_storage(storage.layout.as_arrays(), ring.n_rows, ring.n_envs, None)
     first_steps = ring.next_steps - n_held
     first_rows = np.zeros(ring.n_envs, np.int64)
     if ring.all_at_same_step:
@@ -334,8 +334,8 @@ def empty_twin(buffer: BufferT, n_rows: int, frames: int | dict[str, int] | None
     extra = {name: getattr(buffer, name) for name in buffer.extra_arguments}
     twin = type(buffer)(buffer_size=buffer.n_envs, **arguments_of(buffer), **extra)  # one row, whose storage is replaced
     twin.settings = replace(buffer.settings, frames=frames)
-    form: Form = replace(buffer.storage.form, frames=frames_by_key(frames, buffer.observation_space))
-    twin.use_storage(make_storage(form, n_rows, buffer.n_envs, folder_of_copy(buffer.storage.folder)))
+    layout: Layout = replace(buffer.storage.layout, frames=frames_by_key(frames, buffer.observation_space))
+    twin.begin_anew(make_storage(layout, n_rows, buffer.n_envs, folder_of_copy(buffer.storage.folder)))
     if buffer.draw_record is not None:
         twin.draw_record = buffer.draw_record.emptied(twin.ring.capacity)
     return twin

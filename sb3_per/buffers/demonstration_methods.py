@@ -12,7 +12,7 @@ from sb3_per.buffers.action_scaling import require_scaled
 from sb3_per.buffers.mixture import Demonstrations, Mixture
 from sb3_per.buffers.recordings import Recording, columns_of, require_actions_in, require_demonstrations_in
 from sb3_per.buffers.sb3_attributes import SB3Attributes
-from sb3_per.buffers.settings import PrioritySettings
+from sb3_per.buffers.settings import BufferSettings
 from sb3_per.buffers.transition_set import Source
 
 
@@ -20,7 +20,7 @@ class DemonstrationMethods(SB3Attributes):
     """A buffer that may hold demonstrations. The base class of all prioritized buffers, which set what stands below."""
 
     #: settings of the buffer
-    settings: PrioritySettings
+    settings: BufferSettings
     #: what :meth:`add_demonstrations` stores
     demonstrations: Demonstrations
     #: experience and demonstrations, with the share of demonstrations in a batch

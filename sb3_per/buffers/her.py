@@ -62,7 +62,7 @@ class FinishedEpisodes(Marked):
         """Whether the ring has counted steps that belong to no episode yet."""
         return self._n_ended < self.ring.max_next_step
 
-    def follow_ring(self) -> tuple[np.ndarray, np.ndarray]:
+    def catch_up(self) -> tuple[np.ndarray, np.ndarray]:
         """
         Bring episodes up to date with the steps that the ring has counted: drop the finished episodes whose first transition
         was overwritten, and finish those that end. After an interrupt, the next call does what is left.
@@ -84,7 +84,7 @@ class FinishedEpisodes(Marked):
         return np.concatenate(dropped), new[self.are_marked(new)]  # part of an episode may have been overwritten since
 
     def reopen_last_step(self) -> None:
-        """Look at the newest steps once more in :meth:`follow_ring`, because ends of episodes are about to be written."""
+        """Look at the newest steps once more in :meth:`catch_up`, because ends of episodes are about to be written."""
         if self._n_ended > self.ring.first_step:
             self._n_ended -= 1
 
@@ -112,13 +112,13 @@ class FinishedEpisodes(Marked):
     def _slots(self, row: int, n_steps: int, env: int) -> np.ndarray:
         return np.arange(row, row + n_steps) % self.ring.n_rows * self.ring.n_envs + env
 
-    def find_anew(self) -> None:
+    def start_over(self) -> None:
         """The ends of episodes say what belongs together of the steps that are there already."""
         self.ep_length[:] = 0
         self.current_ep_start[:] = 0
         self._n_marked = 0
         self._note_steps(self.ring.first_step)
-        self.follow_ring()
+        self.catch_up()
 
     def _note_steps(self, n_steps: int) -> None:
         """Take note that episodes are up to date with so many steps of the ring."""
@@ -244,12 +244,12 @@ class HindsightSet(TransitionSet):
 
     def write_row(self, steps: Steps, masses: np.ndarray | None = None) -> None:
         """Write a step, see :meth:`TransitionSet.write_row`. Its transition can be drawn once its episode has ended."""
-        self._follow_ring()  # what an interrupt has left, before the row is overwritten
+        self._catch_up()  # what an interrupt has left, before the row is overwritten
         row = self.ring.pos
         self.storage.write_row(row, steps)
         self._keep_masses(self.ring.slots_of_row(row), masses)
         self.ring.advance_all()
-        self._follow_ring()
+        self._catch_up()
 
     def _keep_masses(self, slots: np.ndarray, masses: np.ndarray | None) -> None:
         """Keep the masses that transitions came with, until their episode is finished."""
@@ -259,14 +259,14 @@ class HindsightSet(TransitionSet):
             self._waiting_masses = np.full(self.ring.capacity, np.nan)
         self._waiting_masses[slots] = np.nan if masses is None else masses
 
-    def _follow_ring(self) -> None:
+    def _catch_up(self) -> None:
         """Tell the sampler which transitions can be drawn after new steps."""
         if self.episodes.are_from_before_reset:
             self.sampler.clear()  # an interrupt came right after the ring was emptied
         if not self.episodes.is_behind:
             return
-        with self.sampler.changing():
-            dropped, finished = self.episodes.follow_ring()
+        with self.sampler.changing_candidates():
+            dropped, finished = self.episodes.catch_up()
             self.sampler.remove(dropped)
             self.sampler.insert(finished)
             self._insert_waiting(finished)
@@ -281,10 +281,10 @@ class HindsightSet(TransitionSet):
 
     def end_episodes(self, envs: np.ndarray) -> None:
         """See :meth:`TransitionSet.end_episodes`. The transitions of these episodes can be drawn then."""
-        self._follow_ring()
+        self._catch_up()
         self.episodes.reopen_last_step()
         super().end_episodes(envs)
-        self._follow_ring()
+        self._catch_up()
 
     # ---- draw and read
 
@@ -303,15 +303,15 @@ class HindsightSet(TransitionSet):
 
     def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
         """See :meth:`TransitionSet.draw`. The order is independent of age."""
-        self._follow_ring()
-        slots, n_p, _ = super().draw(batch_size, series_progress)
+        self._catch_up()
+        slots, relative_probabilities, _ = super().draw(batch_size, series_progress)
         if self.sampler.draws_as_sb3:
             # The first ones are virtual, and come last in the batch.
             order = np.roll(np.arange(batch_size), -self.n_virtual(batch_size))
         else:
             # Stratified draws are sorted by age: without shuffling, the old transitions would never be relabelled.
             order = np.random.permutation(batch_size)
-        return Drawn(slots[order], n_p[order], batch_size)
+        return Drawn(slots[order], relative_probabilities[order], n_experience=batch_size)
 
     def relabel(self, observations: Any, next_observations: Any, rewards: np.ndarray, windows: Windows) -> None:
         """Give the last transitions of the batch, the virtual ones, a goal of their episode and the rewards for it."""
@@ -364,7 +364,7 @@ class HindsightSet(TransitionSet):
 
     def state(self) -> dict[str, Any]:
         """See :meth:`TransitionSet.state`."""
-        self._follow_ring()
+        self._catch_up()
         state = super().state()
         if self._waiting_masses is not None:
             n_slots = self.ring.n_rows_used * self.ring.n_envs
@@ -385,19 +385,19 @@ class HindsightSet(TransitionSet):
         self._waiting_masses = None
         super().clear()
 
-    def count_rows_as_new(self, n_steps: int) -> None:
-        """See :meth:`TransitionSet.count_rows_as_new`."""
+    def adopt_rows(self, n_steps: int) -> None:
+        """See :meth:`TransitionSet.adopt_rows`."""
         self._waiting_masses = None
-        super().count_rows_as_new(n_steps)
+        super().adopt_rows(n_steps)
 
     def masses(self) -> np.ndarray:
         """See :meth:`TransitionSet.masses`."""
-        self._follow_ring()
+        self._catch_up()
         return super().masses()
 
     def can_draw(self) -> bool:
         """See :meth:`TransitionSet.can_draw`."""
-        self._follow_ring()
+        self._catch_up()
         return super().can_draw()
 
 
@@ -543,7 +543,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         if (self._current_ep_start != self.pos).any():
             warnings.warn(
                 "The last trajectory in the replay buffer will be truncated, because it has no end. If the environment "
-                "continues it, load the buffer with truncate_last_trajectory=False"
+                "continues it, pass truncate_last_traj=False to load_replay_buffer"
             )
             self.end_episodes()
 
@@ -553,6 +553,13 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             self.experience.end_episodes(np.array([env_idx]))
 
     # ---- virtual transitions
+
+    def n_to_update(self, batch: Any) -> int:  # noqa: D102 - inherited
+        n = super().n_to_update(batch)
+        if self.update_from_virtual:
+            return n
+        n_experience = n if batch.is_demonstration is None else n - int(batch.is_demonstration.sum())
+        return n - self.experience.n_virtual(n_experience)  # type: ignore[attr-defined]
 
     def goals_for(self, slots: np.ndarray) -> np.ndarray:
         """

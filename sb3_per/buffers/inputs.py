@@ -9,9 +9,11 @@ from gymnasium import spaces
 
 from sb3_per.buffers.kernels import LARGEST_REWARD, are_finite
 from sb3_per.sampling.mass_tree import as_batch
-from sb3_per.storage.nested import tree_map
+from sb3_per.storage.nested import map_arrays
 from sb3_per.storage.storage import Steps, Storage
 
+# Types of errors and rewards that kernels take.
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # Types of NumPy that hold real numbers.
 _NUMBERS = frozenset(map(np.dtype, ("?", *"bhilqBHILQefd")))
 
@@ -110,12 +112,12 @@ def _fit_steps(storage: Storage, shape: tuple[int, ...], given: Steps, source_of
 
 def _fit_observations(name: str, given: Any, shape: tuple[int, ...], storage: Storage) -> Any:
     given = _with_keys(name, given, storage.observations)
-    return tree_map(lambda stored, part: _fit(name, part, shape, stored), storage.observations, given)
+    return map_arrays(lambda stored, part: _fit(name, part, shape, stored), storage.observations, given)
 
 
 def _are_finite(rewards: np.ndarray) -> bool:
     """Whether all rewards are finite as float32."""
-    if rewards.dtype.char in "fd" and rewards.ndim == 1:
+    if rewards.dtype in _FLOATS and rewards.ndim == 1:
         return bool(are_finite(rewards))  # takes a tenth of the time
     return bool((np.abs(rewards) <= np.finfo(np.float32).max).all())
 
@@ -271,7 +273,7 @@ def td_error_matrix(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -
         td_errors = td_errors.numpy()
     try:
         array = np.asarray(td_errors)
-        if array.dtype.char not in "fd" or not array.flags.carray:
+        if array.dtype not in _FLOATS or not array.flags.carray:
             array = np.array(array, dtype=np.float64, order="C")
     except (ValueError, TypeError) as error:
         raise ValueError(f"td_errors must be numbers: {error}") from error

@@ -29,7 +29,7 @@ def are_finite(rewards: np.ndarray) -> bool:
 @kernel
 def read_batch(
     step_slots: np.ndarray,
-    last: np.ndarray,
+    last_slots: np.ndarray,
     rewards: np.ndarray,
     dones: np.ndarray,
     timeouts: np.ndarray,
@@ -42,7 +42,7 @@ def read_batch(
     Read ids, rewards and terminations.
 
     :param step_slots: slots of the steps of each transition, shape (batch_size, n_steps)
-    :param last: slot of the last step that counts, shape (batch_size,)
+    :param last_slots: slot of the last step that counts, shape (batch_size,)
     :param rewards: by slot, as the following two, shape (capacity,)
     :param dones: ends of episodes
     :param timeouts: which of them are truncations, where the value of the next observation counts
@@ -54,12 +54,13 @@ def read_batch(
     batch_size, n_steps = step_slots.shape
     first_id = lap_start(next_id, rewards.size)
     for i in range(batch_size):
-        prefetch(dones, np.uint64(last[i]))
+        prefetch(dones, np.uint64(last_slots[i]))
         prefetch(rewards, np.uint64(step_slots[i, 0]))
     for i in range(batch_size):
         ids[i] = step_in_row(step_slots[i, 0], first_id, next_id, rewards.size)
-        done = dones[last[i]]
-        terminations[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: this saves a cache miss
+        done = dones[last_slots[i]]
+        # Few are done, and to read no timeout of the others saves a cache miss.
+        terminations[i, 0] = done if done == 0 else done * (1 - timeouts[last_slots[i]])
         for j in range(n_steps):
             batch_rewards[i, j] = rewards[step_slots[i, j]]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.buffers.transition_set import Drawn, Transitions, TransitionSet
+from sb3_per.buffers.transition_set import Drawn, RawBatch, TransitionSet
 from sb3_per.sampling.candidates import NO_SLOTS, AllComplete
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -21,7 +21,7 @@ from sb3_per.storage.mapped import Folder
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.nested import join
 from sb3_per.storage.ring import Ring
-from sb3_per.storage.storage import Form, Steps, Storage
+from sb3_per.storage.storage import Layout, Steps, Storage
 
 #: Id of the first demonstration. Ids of experience stay far below.
 FIRST_ID = 2**62
@@ -31,7 +31,7 @@ class Demonstrations(TransitionSet):
     """
     A set with one environment that grows instead of writing over anything: episode follows episode.
 
-    :param form: in which they are stored
+    :param layout: in which they are stored
     :param folder: folder for files; ``None``: in RAM
     :param scheme: of the buffer
     :param n_step_returns: of the buffer
@@ -40,16 +40,16 @@ class Demonstrations(TransitionSet):
 
     def __init__(
         self,
-        form: Form,
+        layout: Layout,
         folder: Folder | None,
         scheme: PriorityScheme,
         n_step_returns: NStepReturns,
         draw: DrawSettings,
     ):
-        self.form = form
+        self.layout = layout
         self.folder = folder
         # One row in RAM, until there is a first demonstration.
-        storage = make_storage(form.as_arrays(), 1, 1, None)
+        storage = make_storage(layout.as_arrays(), 1, 1, None)
         ring = Ring(1, 1)
         super().__init__(ring, storage, Sampler(scheme, AllComplete(ring), draw), n_step_returns)
         #: whether the storage holds steps that the ring does not count, because an interrupt came
@@ -86,7 +86,7 @@ class Demonstrations(TransitionSet):
             if not self.storage.dones[rows[-1]]:
                 self.storage.truncate(rows[-1], self.ring.all_envs)
         new = np.arange(len(self), end)
-        with self.sampler.changing():
+        with self.sampler.changing_candidates():
             self.ring.advance(self.ring.all_envs, n)
             self.sampler.insert(new)
         self.holds_more = False
@@ -100,7 +100,7 @@ class Demonstrations(TransitionSet):
         """
         if self.has_room and n <= self.ring.n_rows and not self.holds_more:
             return
-        storage = make_storage(self.form, max(n, 2 * self.ring.n_rows), 1, self.folder)
+        storage = make_storage(self.layout, max(n, 2 * self.ring.n_rows), 1, self.folder)
         rows = np.arange(len(self))[:, None]
         storage.write(rows, self.ring.all_envs, self.storage.read_steps(rows))
         self._use(storage, self.state(), keeps_masses=True)
@@ -129,7 +129,7 @@ class Demonstrations(TransitionSet):
 
     def take_over(self, other: "Demonstrations", keeps_masses: bool) -> None:
         """
-        Use the demonstrations of another buffer; the storage is shared, unless its observations have another form.
+        Use the demonstrations of another buffer; the storage is shared, unless its observations have another layout.
 
         :param other: not to be used any more
         :param keeps_masses: whether it has the same scheme
@@ -137,7 +137,7 @@ class Demonstrations(TransitionSet):
         if not other.has_room:
             return
         self.holds_more = other.holds_more
-        storage = converted(other.storage, other.ring, self.form, self.folder)
+        storage = converted(other.storage, other.ring, self.layout, self.folder)
         self._use(storage, other.state(), keeps_masses)
 
 
@@ -234,13 +234,11 @@ class Mixture:
         share = (batch_size - n) / batch_size
         n_candidates = self.experience.sampler.candidates.n
         n_all = n_candidates + len(self.demonstrations)
-        experience_n_p = experience.n_p * ((1.0 - share) * n_all / max(n_candidates, 1))
-        demonstrations_n_p = demonstrations.n_p * (share * n_all / len(self.demonstrations))
-        return Drawn(
-            np.concatenate([experience.slots, demonstrations.slots]),
-            np.concatenate([experience_n_p, demonstrations_n_p]),
-            n,
-        )
+        # N P over both: n P of a set alone, times its share of the batch, times N / n.
+        of_experience = experience.relative_probabilities * ((1.0 - share) * n_all / max(n_candidates, 1))
+        of_demonstrations = demonstrations.relative_probabilities * (share * n_all / len(self.demonstrations))
+        slots = np.concatenate([experience.slots, demonstrations.slots])
+        return Drawn(slots, np.concatenate([of_experience, of_demonstrations]), n_experience=n)
 
     def _n_experience_in(self, batch_size: int) -> int:
         """
@@ -284,12 +282,14 @@ class Mixture:
         n = drawn.n_experience
         if n == len(drawn.slots):
             return self.experience.read(drawn)
-        demonstrations = self.demonstrations.read(Drawn(drawn.slots[n:], drawn.n_p[n:], len(drawn.slots) - n))
+        demonstrations = self.demonstrations.read(
+            Drawn(drawn.slots[n:], drawn.relative_probabilities[n:], len(drawn.slots) - n)
+        )
         demonstrations = demonstrations._replace(ids=demonstrations.ids + FIRST_ID)
         if n == 0:
             return demonstrations
-        experience = self.experience.read(Drawn(drawn.slots[:n], drawn.n_p[:n], n))
-        return Transitions(*(join(a, b) for a, b in zip(experience, demonstrations, strict=True)))
+        experience = self.experience.read(Drawn(drawn.slots[:n], drawn.relative_probabilities[:n], n))
+        return RawBatch(*(join(a, b) for a, b in zip(experience, demonstrations, strict=True)))
 
     def are_demonstrations(self, drawn: Drawn) -> np.ndarray | None:
         """
@@ -335,15 +335,15 @@ class Mixture:
             order = np.argsort(is_demonstration, kind="stable")
             ids = ids[order]
             td_errors = td_errors[order]
-        slots, abs_td_errors = self._located_demonstrations(ids[n:] - FIRST_ID, td_errors[n:])
+        slots, abs_td_errors = self._checked_demonstrations(ids[n:] - FIRST_ID, td_errors[n:])
         self.demonstrations.sampler.priorities_and_masses(abs_td_errors)  # raises for what must not be written
         n_written = self.experience.update(ids[:n], td_errors[:n])
         return n_written + self.demonstrations.sampler.update(slots, abs_td_errors)
 
-    def _located_demonstrations(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See :meth:`TransitionSet.locate`. Messages name the ids that the caller knows."""
+    def _checked_demonstrations(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See :meth:`TransitionSet.checked_update`. Messages name the ids that the caller knows."""
         try:
-            return self.demonstrations.locate(ids, td_errors)
+            return self.demonstrations.checked_update(ids, td_errors)
         except IndexError as error:
             raise IndexError(f"Ids of demonstrations count from {FIRST_ID} on. {error}") from None
 

@@ -32,7 +32,7 @@ from sb3_per.buffers.mixture import Demonstrations, LinearShare, Mixture
 from sb3_per.buffers.reminder import UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
-from sb3_per.buffers.transition_set import Drawn, Transitions, TransitionSet
+from sb3_per.buffers.transition_set import Drawn, RawBatch, TransitionSet
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.candidates import AllComplete, Candidates
 from sb3_per.sampling.sampler import Sampler
@@ -41,7 +41,7 @@ from sb3_per.storage.frame_setting import frames_by_key
 from sb3_per.storage.make import make_storage, warn_of_size
 from sb3_per.storage.mapped import Folder
 from sb3_per.storage.n_step import NStepReturns
-from sb3_per.storage.nested import tree_map
+from sb3_per.storage.nested import map_arrays
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Storage
 from sb3_per.storage.store import ObservationStore
@@ -80,7 +80,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
     :param n_envs: number of environments
     :param optimize_memory_usage: SB3's; use ``frames`` to store observations once without losing the terminal ones
     :param handle_timeout_termination: SB3's
-    :param settings: of prioritization, see :class:`~sb3_per.buffers.settings.PrioritySettings`: ``scheme``, ``alpha``,
+    :param settings: of prioritization, see :class:`~sb3_per.buffers.settings.BufferSettings`: ``scheme``, ``alpha``,
         ``beta_start``, ``beta_end``, ``beta_anneal_steps``, ``epsilon``, ``kappa``, ``td_error_reduction``, ``stratified``,
         ``actor_batch``, ``initial_priority``, ``recency``, ``recency_min``, ``age_decay``, ``unique``, ``n_steps``, ``gamma``,
         ``frames``, ``storage_folder``, ``demonstration_fraction``, ``demonstration_fraction_end``
@@ -89,7 +89,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
     :raises NotImplementedError: for settings that do not go together
     """
 
-    #: arguments of this kind of buffer beside SB3's and those of :class:`~sb3_per.buffers.settings.PrioritySettings`
+    #: arguments of this kind of buffer beside SB3's and those of :class:`~sb3_per.buffers.settings.BufferSettings`
     extra_arguments: tuple[str, ...] = ()
     #: set a class to keep observations elsewhere than in SB3's arrays, see :class:`~sb3_per.storage.store.ObservationStore`
     store_class: Callable[..., ObservationStore] | None = None
@@ -114,11 +114,11 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         self._check_combinations(optimize_memory_usage)
         if self.settings.demonstration_fraction > 0.0:
             self._check_demonstrations(optimize_memory_usage)
-        form = self._init_with_one_row(
+        layout = self._init_with_one_row(
             n_envs, observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
         )
-        form = dataclasses.replace(
-            form, frames=frames_by_key(self.settings.frames, observation_space), store_class=self.store_class
+        layout = dataclasses.replace(
+            layout, frames=frames_by_key(self.settings.frames, observation_space), store_class=self.store_class
         )
         path = self.settings.storage_folder
         folder = None if path is None else Folder(path)
@@ -127,7 +127,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         self.draw_record: Any = None
         #: warns if nobody updates priorities
         self.reminder = UpdateReminder()
-        self.use_storage(make_storage(form, max(buffer_size // n_envs, 1), n_envs, folder))
+        self.begin_anew(make_storage(layout, max(buffer_size // n_envs, 1), n_envs, folder))
         warn_of_size(self.storage, self.sampler.nbytes)
 
     def _check_combinations(self, optimize_memory_usage: bool) -> None:
@@ -149,7 +149,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
 
     # ---- parts
 
-    def use_storage(self, storage: Storage) -> None:
+    def begin_anew(self, storage: Storage) -> None:
         """
         Begin anew, with new parts and an empty ring: a new buffer, or one that is about to get the transitions of another.
 
@@ -158,7 +158,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         settings = self.settings
         experience = self._make_experience(Ring(storage.n_rows, self.n_envs, self.optimize_memory_usage), storage)
         demonstrations = Demonstrations(
-            dataclasses.replace(storage.form, keeps_infos=False),
+            dataclasses.replace(storage.layout, keeps_infos=False),
             storage.folder,
             experience.sampler.scheme,
             experience.n_step_returns,
@@ -293,8 +293,8 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :param reward: rewards, shape (n, n_envs)
         :param done: ends of episodes, shape (n, n_envs)
         :param infos: for each step, one dictionary per environment
-        :param masses: what :attr:`masses` shows (with ranks priorities, in the unit of TD errors), shape (n, n_envs);
-            ``None``: that of ``max_priority``
+        :param masses: what :attr:`masses` shows (with ranks priorities, in the unit of TD errors; with ``age_decay`` masses
+            without the factor of age), shape (n, n_envs); ``None``: that of ``max_priority``
         :raises ValueError: if the numbers of steps differ, or for a reward that is NaN or infinite, a mass that is not
             allowed, or any masses with a scheme that draws uniformly, before anything is stored. A class with its own
             :meth:`add` stores the steps before the first error, as SB3 does
@@ -379,13 +379,13 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         if type(batch_size) is not int or batch_size < 1:  # this costs nothing in the usual case
             check_argument("batch_size", batch_size, integer())
         with self.lock:
-            drawn = self.source.draw(batch_size, series_progress)
-            weights = self.scheme.weights(drawn.n_p, self.beta_schedule.value)
+            drawn = self.source.draw(batch_size, series_progress)  # from `experience`; with demonstrations, from `mixture`
+            weights = self.scheme.weights(drawn.relative_probabilities, self.beta_schedule.value)
             transitions = self.source.read(drawn)
             batch = self._to_batch(transitions, weights, env)
             if self.source is not self.experience:
                 batch.is_demonstration = self.mixture.are_demonstrations(drawn)
-            self._count_draw(batch.indices[: drawn.n_experience], weights)
+            self._count_draw(batch.indices[: drawn.n_experience], weights)  # ids of demonstrations are not in the ring
         return batch
 
     def _count_draw(self, ids: np.ndarray, weights: np.ndarray) -> None:
@@ -403,7 +403,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             self.reminder.count_draw()
 
     def _to_batch(
-        self, transitions: Transitions, weights: np.ndarray, env: VecNormalize | None
+        self, transitions: RawBatch, weights: np.ndarray, env: VecNormalize | None
     ) -> PrioritizedReplayBufferSamples:
         """
         Normalize transitions, add up their n-step returns, and make tensors.
@@ -424,8 +424,8 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             rewards, factors = self.experience.n_step_returns.discounted(rewards, lengths)
             discounts = to_torch(factors)
         if isinstance(obs, dict):
-            observations = tree_map(to_torch, obs)
-            next_observations = tree_map(to_torch, next_obs)
+            observations = map_arrays(to_torch, obs)
+            next_observations = map_arrays(to_torch, next_obs)
         else:
             observations = to_torch(obs)
             next_observations = to_torch(next_obs)
@@ -463,7 +463,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         check_argument("batch_size", batch_size, integer())
         with self.lock:
             obs = self._normalize_obs(self.source.draw_observations(batch_size), env)
-            return tree_map(self._tensor_maker(), obs)
+            return map_arrays(self._tensor_maker(), obs)
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         """
@@ -487,7 +487,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :param env: associated VecNormalize
         :return: the transitions
         """
-        drawn = Drawn(slots, np.ones(len(slots)), len(slots))
+        drawn = Drawn(slots, np.ones(len(slots)), n_experience=len(slots))
         return self._to_batch(self.experience.read(drawn), np.ones((len(slots), 1), np.float32), env)
 
     # ---- update
@@ -510,6 +510,15 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             n_written = self.source.update(ids, errors)
             self.reminder.count_update()
         return n_written
+
+    def n_to_update(self, batch: Any) -> int:
+        """
+        Count the priorities that an update with a whole batch sets if nothing is overwritten in the meantime.
+
+        :param batch: from :meth:`sample`
+        :return: the number
+        """
+        return len(batch.indices)
 
     @property
     def beta(self) -> float:

@@ -9,7 +9,7 @@ from sb3_per.buffers import conversion, hooks, inputs
 from sb3_per.buffers.transition_set import TransitionSet
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.storage.ring import Ring
-from sb3_per.storage.storage import ARRAY_NAMES, Form, Storage
+from sb3_per.storage.storage import ARRAY_NAMES, Layout, Storage
 
 
 def _array(name: str) -> Any:
@@ -77,20 +77,20 @@ class SB3Attributes(ReplayBuffer):
 
     # ---- construction
 
-    def _init_with_one_row(self, n_envs: int, *args: Any) -> Form:
+    def _init_with_one_row(self, n_envs: int, *args: Any) -> Layout:
         """
         Call SB3's constructor, which allocates all rows, for a single row. Take the shapes and types of its arrays, and delete
         them: the storage has its own.
 
         :param n_envs: number of environments, which is the size of a buffer of one row
         :param args: SB3's arguments after the size
-        :return: the form of the transitions
+        :return: the layout of the transitions
         """
         self._init_sb3(n_envs, *args)
-        form = conversion.form_of(self)
+        layout = conversion.layout_of(self)
         for name in ARRAY_NAMES:
             vars(self).pop(name, None)
-        return form
+        return layout
 
     def _init_sb3(self, *args: Any) -> None:
         """Call SB3's constructor with its arguments."""
@@ -165,4 +165,4 @@ class SB3Attributes(ReplayBuffer):
         if full:
             n_steps += self.buffer_size
         with self.lock:
-            self.experience.count_rows_as_new(n_steps)
+            self.experience.adopt_rows(n_steps)

@@ -23,7 +23,7 @@ from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS
 from sb3_per.buffers.window_kernels import mix_over_time, n_step_targets
 from sb3_per.buffers.window_set import WindowBatch, WindowSet
-from sb3_per.storage.nested import tree_map
+from sb3_per.storage.nested import map_arrays
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Storage
 from sb3_per.utils.checks import FRACTION, check_argument, integer
@@ -275,17 +275,17 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         observations = self._normalize_obs(windows.observations, env)
         prefix = self._normalize_obs(windows.prefix, env)
         if self._user_changes_batches:  # the padding below must not change arrays that a user keeps
-            observations = tree_map(np.array, observations)
-            prefix = tree_map(np.array, prefix)
+            observations = map_arrays(np.array, observations)
+            prefix = map_arrays(np.array, prefix)
         n_observations = self.windows.n_recorded + 1
-        observations = tree_map(lambda array: _time_first(array, windows.lengths + 1, n_observations), observations)
-        prefix = tree_map(lambda array: _time_first(array, windows.prefix_lengths, self.burn_in), prefix)
+        observations = map_arrays(lambda array: _time_first(array, windows.lengths + 1, n_observations), observations)
+        prefix = map_arrays(lambda array: _time_first(array, windows.prefix_lengths, self.burn_in), prefix)
         windows.actions[~mask] = 0
 
         to_torch = self._tensor_maker()
         return SequenceReplayBufferSamples(
-            observations=tree_map(to_torch, observations),
-            prefix=tree_map(to_torch, prefix),
+            observations=map_arrays(to_torch, observations),
+            prefix=map_arrays(to_torch, prefix),
             prefix_lengths=to_torch(windows.prefix_lengths),
             states=tuple(to_torch(state) for state in windows.states),
             actions=to_torch(windows.actions),

@@ -28,7 +28,7 @@ class IgnoredSettingWarning(UserWarning):
 
 
 @dataclasses.dataclass(frozen=True)
-class PrioritySettings:
+class BufferSettings:
     """
     Settings of all prioritized buffers. The page "Settings" of the documentation, ``docs/settings.md``, explains each.
 
@@ -117,7 +117,7 @@ class PrioritySettings:
         """Warn of settings that have no effect, and refuse ``initial_priority``, which the caller of ``add`` relies on."""
         for name in scheme.unused_settings:
             value = getattr(self, name)
-            if value == getattr(PrioritySettings, name):  # the default
+            if value == getattr(BufferSettings, name):  # the default
                 continue
             reason = f"it is a setting of {', '.join(map(repr, schemes_with(name)))}"
             if name == "initial_priority":
@@ -130,7 +130,7 @@ class PrioritySettings:
 
     def _check_age_decay(self, scheme: PriorityScheme) -> None:
         """Refuse what has no meaning together with ``age_decay``."""
-        if scheme.ranks:
+        if scheme.only_order_counts:
             raise NotImplementedError(
                 f"age_decay={self.age_decay} with scheme={scheme} is not supported: the masses of ranks are not in proportion "
                 "to a priority"
@@ -146,7 +146,7 @@ class PrioritySettings:
             )
 
 
-def make_settings(cls: type, given: dict[str, Any]) -> PrioritySettings:
+def make_settings(cls: type, given: dict[str, Any]) -> BufferSettings:
     """
     Make settings from keyword arguments.
 
@@ -156,13 +156,13 @@ def make_settings(cls: type, given: dict[str, Any]) -> PrioritySettings:
     :raises TypeError: for a keyword that is not a setting; the message names the nearest
     :raises ValueError: for a value that is not allowed
     """
-    known = PrioritySettings.names()
+    known = BufferSettings.names()
     unknown = [name for name in given if name not in known]
     if unknown:
         parameters = inspect.signature(cls).parameters.values()
         own = [*(each.name for each in parameters if each.kind is not each.VAR_KEYWORD), *known]
         raise TypeError(f"{cls.__name__} has no setting {'; '.join(f'{name!r}{hint(name, own)}' for name in unknown)}")
-    return PrioritySettings(**given)
+    return BufferSettings(**given)
 
 
 #: Settings that make another scheme if they change.

@@ -18,12 +18,12 @@ class Drawn(NamedTuple):
     #: int64 of shape (batch_size,); in a mixture, experience first
     slots: np.ndarray
     #: N P of each: how many times as likely as in a uniform draw, float64 of shape (batch_size,)
-    n_p: np.ndarray
+    relative_probabilities: np.ndarray
     #: number of rows of experience; the rest are demonstrations. Where there is one set alone, all rows
     n_experience: int
 
 
-class Transitions(NamedTuple):
+class RawBatch(NamedTuple):
     """A batch before it is normalized and becomes tensors."""
 
     #: shape (batch_size, ...), or a dictionary of such arrays
@@ -48,7 +48,7 @@ class Source(Protocol):
     def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
         """Draw slots by mass."""
 
-    def read(self, drawn: Drawn) -> Transitions:
+    def read(self, drawn: Drawn) -> RawBatch:
         """Read drawn slots."""
 
     def update(self, ids: np.ndarray, td_errors: np.ndarray) -> int:
@@ -113,7 +113,7 @@ class TransitionSet:
         n_steps = len(steps.rewards)
         rows = self.ring.rows_of_next(envs, n_steps)
         slots = (rows * self.ring.n_envs + envs).reshape(-1)
-        with self.sampler.changing():
+        with self.sampler.changing_candidates():
             self.storage.write(rows, envs, steps)
             self.ring.advance(envs, n_steps)
             self._insert(slots, None if masses is None else masses.reshape(-1))
@@ -143,7 +143,7 @@ class TransitionSet:
         self.sampler.clear()
         self.storage.clear()
 
-    def count_rows_as_new(self, n_steps: int) -> None:
+    def adopt_rows(self, n_steps: int) -> None:
         """
         Forget all transitions, and take rows that were written by hand for new ones.
 
@@ -175,10 +175,10 @@ class TransitionSet:
         :raises ValueError: if no transition can be drawn
         """
         try:
-            slots, n_p = self.sampler.draw(batch_size, series_progress)
+            slots, relative_probabilities = self.sampler.draw(batch_size, series_progress)
         except NothingToDrawError:
             raise self.empty_error() from None
-        return Drawn(slots, n_p, batch_size)
+        return Drawn(slots, relative_probabilities, n_experience=batch_size)
 
     def empty_error(self) -> Exception:
         """Say why nothing can be drawn."""
@@ -190,34 +190,34 @@ class TransitionSet:
         Read drawn slots.
 
         :param drawn: slots that hold transitions
-        :return: the batch, :class:`Transitions` in most kinds of buffers
+        :return: the batch, :class:`RawBatch` in most kinds of buffers
         """
         slots = drawn.slots
         windows = self.n_step_returns.windows(slots, self.ring, self.storage)
-        ids, rewards, dones = self.read_numbers(windows.slots, windows.last)
+        ids, rewards, dones = self.read_numbers(windows.slots, windows.last_slots)
         observations = self.storage.read_observations(slots)
-        next_observations = self.storage.read_observations(windows.last, is_next=True)
+        next_observations = self.storage.read_observations(windows.last_slots, is_next=True)
         self.relabel(observations, next_observations, rewards, windows)
         actions = self.storage.read_actions(slots)
-        return Transitions(observations, actions, next_observations, dones, rewards, windows.lengths, ids)
+        return RawBatch(observations, actions, next_observations, dones, rewards, windows.lengths, ids)
 
-    def read_numbers(self, step_slots: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def read_numbers(self, step_slots: np.ndarray, last_slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """
         Read ids, rewards and terminations.
 
         :param step_slots: slots of the steps of each transition, int64 of shape (batch_size, n_steps)
-        :param last: slot of the last step that counts, int64 of shape (batch_size,)
+        :param last_slots: slot of the last step that counts, int64 of shape (batch_size,)
         :return: ids, int64 of shape (batch_size,); rewards, shape (batch_size, n_steps); and terminations of the last steps,
             float32 of shape (batch_size, 1)
         """
         storage = self.storage
         ring = self.ring
-        ids = np.empty(len(last), np.int64)
-        dones = np.empty((len(last), 1), np.float32)
+        ids = np.empty(len(last_slots), np.int64)
+        dones = np.empty((len(last_slots), 1), np.float32)
         rewards = np.empty(step_slots.shape, storage.rewards.dtype)
         kernels.read_batch(
             step_slots,
-            last,
+            last_slots,
             storage.rewards.ravel(),
             storage.dones.ravel(),
             storage.timeouts.ravel(),
@@ -264,10 +264,10 @@ class TransitionSet:
         :raises IndexError: for an id that was never issued
         :raises ValueError: for a TD error that is NaN or infinite. Nothing has changed in either case
         """
-        slots, abs_td_errors = self.locate(ids, td_errors)
+        slots, abs_td_errors = self.checked_update(ids, td_errors)
         return self.sampler.update(slots, abs_td_errors)
 
-    def locate(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def checked_update(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
         Find the slots of ids, leave out stale ones, and check everything. Nothing changes.
 
@@ -326,7 +326,7 @@ class TransitionSet:
         """
         Fill an empty set with the newest complete steps of another one that fit, for each environment. They get new ids.
 
-        :param source: of the same kind, of any size and form
+        :param source: of the same kind, of any size and layout
         :param keeps_masses: whether it has the same scheme; otherwise every transition has the mass of a new one
         """
         ring, old = self.ring, source.ring

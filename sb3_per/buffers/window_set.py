@@ -12,7 +12,7 @@ from sb3_per.buffers.transition_set import Drawn, TransitionSet
 from sb3_per.buffers.window_kernels import lay_out
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.storage.n_step import NStepReturns, window_lengths
-from sb3_per.storage.nested import flat, tree_map
+from sb3_per.storage.nested import flat, map_arrays
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Steps, Storage
 
@@ -103,7 +103,7 @@ class WindowSet(TransitionSet):
 
     # ---- draw and read
 
-    def _admit(self) -> None:
+    def _catch_up(self) -> None:
         """Tell the sampler which windows became complete, and which lose their beginning."""
         if self.windows.are_from_before_reset:
             self.sampler.clear()  # an interrupt came right after the ring was emptied
@@ -111,7 +111,7 @@ class WindowSet(TransitionSet):
             return
         changes = self.windows.changes()
         if changes.new.size or changes.gone.size:
-            with self.sampler.changing():
+            with self.sampler.changing_candidates():
                 self.sampler.remove(changes.gone)
                 self.sampler.insert(changes.new)
                 self.windows.confirm(changes)
@@ -120,12 +120,12 @@ class WindowSet(TransitionSet):
 
     def masses(self) -> np.ndarray:
         """See :meth:`TransitionSet.masses`."""
-        self._admit()
+        self._catch_up()
         return super().masses()
 
     def can_draw(self) -> bool:
         """See :meth:`TransitionSet.can_draw`."""
-        self._admit()
+        self._catch_up()
         return super().can_draw()
 
     def empty_error(self) -> Exception:
@@ -144,7 +144,7 @@ class WindowSet(TransitionSet):
 
     def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
         """See :meth:`TransitionSet.draw`."""
-        self._admit()
+        self._catch_up()
         return super().draw(batch_size, series_progress)
 
     def read(self, drawn: Drawn) -> WindowBatch:
@@ -169,7 +169,7 @@ class WindowSet(TransitionSet):
         # The observation before the first step, then the one after each step.
         observations = self.storage.read_next_observations(np.concatenate((slots, places.reshape(-1))))
         first_observations = self.storage.read_observations(slots)
-        tree_map(lambda array, first: np.copyto(array[: len(slots)], first), observations, first_observations)
+        map_arrays(lambda array, first: np.copyto(array[: len(slots)], first), observations, first_observations)
         return WindowBatch(
             observations=observations,
             prefix=self.storage.read_observations(prefix_places.reshape(-1)),
@@ -200,7 +200,7 @@ class WindowSet(TransitionSet):
         :param ids: of the first steps, int64 of shape (batch_size,)
         :return: bool of shape (sequence_length, batch_size); one step for ids without a window
         """
-        self._admit()
+        self._catch_up()
         slots = ids % self.ring.capacity
         can_be_drawn = (self.ring.ids_at(slots) == ids) & self.windows.are_marked(slots)
         lengths = np.where(can_be_drawn, self.lengths_at(slots, self.sequence_length), 1)
@@ -210,10 +210,10 @@ class WindowSet(TransitionSet):
 
     def update(self, ids: np.ndarray, td_errors: np.ndarray) -> int:
         """See :meth:`TransitionSet.update`."""
-        self._admit()
+        self._catch_up()
         return super().update(ids, td_errors)
 
     def state(self) -> dict[str, Any]:
         """See :meth:`TransitionSet.state`."""
-        self._admit()
+        self._catch_up()
         return super().state()

@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.distributed.algorithm import last_obs
 from sb3_per.distributed.random_state import RandomState
-from sb3_per.storage.nested import flat, keyed, tree_map
+from sb3_per.storage.nested import flat, keyed, map_arrays
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def for_callbacks(chunk: Chunk) -> ForCallbacks:
     steps = chunk.steps
     return {
         "buffer_actions": flat(steps["actions"]),
-        "new_obs": tree_map(flat, steps["next_obs"]),
+        "new_obs": map_arrays(flat, steps["next_obs"]),
         "rewards": flat(steps["rewards"]),
         "dones": flat(steps["dones"]).astype(bool),
         "infos": cloudpickle.loads(chunk.infos),
@@ -53,7 +53,7 @@ def for_callbacks(chunk: Chunk) -> ForCallbacks:
 
 def some_of(arrays: dict[str, Any], index: Any) -> dict[str, Any]:
     """Select entries of arrays, lists, or dictionaries of arrays, by a slice or several: views under the same names."""
-    return {name: tree_map(lambda part: part[index], each) for name, each in arrays.items()}
+    return {name: map_arrays(lambda part: part[index], each) for name, each in arrays.items()}
 
 
 def joined(parts: Sequence[Any]) -> Any:

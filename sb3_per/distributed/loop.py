@@ -21,7 +21,7 @@ from sb3_per.distributed.actor_pool import ActorPool
 from sb3_per.distributed.algorithm import n_timesteps_left, n_updates
 from sb3_per.distributed.chunks import ForCallbacks, cut, for_callbacks, joined, some_of, store
 from sb3_per.distributed.environments import wrappers_of
-from sb3_per.storage.nested import tree_map
+from sb3_per.storage.nested import map_arrays
 
 # A learner that waits for more than this share of its time gets faster with more actors.
 _WAITS = 0.1
@@ -171,7 +171,7 @@ class Run:
         if is_restart:  # its pending chunks are lost, so its next step does not follow the last one that is stored
             cut(self.model, columns)
         else:
-            first_obs = tuple(tree_map(lambda part: part[columns], obs) for obs in algorithm.last_obs(self.model))
+            first_obs = tuple(map_arrays(lambda part: part[columns], obs) for obs in algorithm.last_obs(self.model))
         seed = random_state.derived_seed(self._seed, actor, pool.starts[actor])
         wraps = None if self._continues and not is_restart else wrappers_of(self.model.env, columns)
         epsilon = exploration_ladder(pool.n_actors)[actor] if pool.settings.exploration == "ladder" else None

@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecTransposeImage
 
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, scaled
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.storage.nested import keyed, tree_map
+from sb3_per.storage.nested import keyed, map_arrays
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -59,8 +59,8 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer,
 
     def at(numbers: np.ndarray) -> tuple[Any, ...]:
         """Arguments of ``extend`` for these transitions, shape (n, k)."""
-        obs = tree_map(lambda array: array[places[numbers]], observations)
-        next_obs = tree_map(lambda array: array[places[numbers] + 1], observations)
+        obs = map_arrays(lambda array: array[places[numbers]], observations)
+        next_obs = map_arrays(lambda array: array[places[numbers] + 1], observations)
         timeouts = dones[numbers] & ~terminations[numbers]
         infos = [[{"TimeLimit.truncated": bool(is_timeout)} for is_timeout in step] for step in timeouts]
         return obs, next_obs, actions[numbers], rewards[numbers], dones[numbers], infos
@@ -116,7 +116,7 @@ def _read(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, channels_la
     lengths = np.array([len(episode.rewards) for episode in episodes])
     places = np.arange(lengths.sum()) + np.repeat(np.arange(len(episodes)), lengths)
     parts = (episode.observations for episode in episodes)
-    observations = tree_map(_join, _spaces_of(buffer.observation_space), channels_last, *parts)
+    observations = map_arrays(_join, _spaces_of(buffer.observation_space), channels_last, *parts)
     columns = ((each.actions, each.rewards, each.terminations, each.truncations) for each in episodes)
     actions, rewards, terminations, truncations = map(np.concatenate, zip(*columns, strict=True))
     dones = terminations | truncations

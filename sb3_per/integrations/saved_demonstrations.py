@@ -54,17 +54,17 @@ def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) 
     require_saved(path)
     if not Path(path).is_dir():
         return from_minari(str(path), buffer, demonstrations=True)
-    form = _form_of(Path(path, manifests_in(Path(path))[0]), buffer)
+    empty = _empty_buffer_for(Path(path, manifests_in(Path(path))[0]), buffer)
     with warnings.catch_warnings():
         # Demonstrations get new masses whatever the scheme was.
         warnings.filterwarnings("ignore", message=".*all transitions get the largest priority")
-        source = load_buffer(form, path)
+        source = load_buffer(empty, path)
     before = len(buffer.demonstrations)
     buffer.add_demonstrations_from(source)
     return len(buffer.demonstrations) - before
 
 
-def _form_of(manifest: Path, buffer: PrioritizedReplayBuffer) -> PrioritizedReplayBuffer:
+def _empty_buffer_for(manifest: Path, buffer: PrioritizedReplayBuffer) -> PrioritizedReplayBuffer:
     """
     Make an empty buffer that a saved one can be loaded into.
 

@@ -93,7 +93,7 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     Describe a buffer, to tell whether its files fit another one.
 
     :param buffer: prioritized buffer
-    :return: kind, spaces, form and scheme of the buffer, as they are in a manifest
+    :return: kind, spaces, layout and scheme of the buffer, as they are in a manifest
     :raises ValueError: for what a directory cannot hold: infos, or settings of a scheme that are no numbers or texts
     :raises NotImplementedError: for a store of the user's that cannot be saved to a directory
     """
@@ -143,7 +143,7 @@ def describe_space(space: spaces.Space, with_bounds: bool) -> dict[str, Any]:
 
 def _describe_own_stores(storage: Storage) -> dict[str, Any] | None:
     """Return the type and shape of what a user's stores keep of each row; ``None`` where the stores are of this package."""
-    if storage.form.store_class is None:
+    if storage.layout.store_class is None:
         return None
     described = {}
     for key, store in storage.stores.items():
@@ -543,7 +543,7 @@ class SavedBuffer:
         """
         Fill a buffer from the files of a generation.
 
-        :param buffer: empty buffer of the form that was saved. Discard it after an error
+        :param buffer: empty buffer of the layout that was saved. Discard it after an error
         :param manifest: manifest of the generation
         :param keeps_masses: whether the buffer has the scheme that was saved
         :raises ValueError: if a file is damaged, or the files contradict each other

@@ -201,7 +201,7 @@ class Manifest:
 
     :param generation: number of the generation
     :param num_timesteps: steps of the model when it was saved
-    :param about: kind, spaces and form of the buffer
+    :param about: kind, spaces and layout of the buffer
     :param numbers: numbers of the state, by name
     :param parts: files of the generation
     """

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sb3_per.sampling.mass_tree import LEAST_MASS, MassTree
-from sb3_per.sampling.sum_tree import spread
+from sb3_per.sampling.sum_tree import prefix_sums_of
 from sb3_per.storage.ring import Ring
 from sb3_per.utils.compiled import kernel
 
@@ -69,7 +69,7 @@ class AgeDraw(MassTree):
         """Compute the runs anew at the next draw; nothing else is stored."""
         self._version = -1
 
-    def _follow_ring(self) -> None:
+    def _catch_up(self) -> None:
         ring = self.ring
         if self._version != ring.version:
             self._runs = _runs_of_ages(ring.next_steps, ring.oldest_complete, ring.all_at_same_step, self.rate)
@@ -83,7 +83,7 @@ class AgeDraw(MassTree):
     @property
     def total(self) -> float:
         """Sum of exp(-c age / capacity) over the slots that can be drawn."""
-        self._follow_ring()
+        self._catch_up()
         return float(self._runs[0][-1])
 
     def write(self, slots: np.ndarray, masses: np.ndarray) -> None:
@@ -91,7 +91,7 @@ class AgeDraw(MassTree):
 
     def read(self, slots: np.ndarray) -> np.ndarray:
         """See :meth:`MassTree.read`."""
-        self._follow_ring()
+        self._catch_up()
         ends, newest, counts = self._runs
         runs = slots % len(ends)
         since = (newest[runs] - slots) % self.capacity
@@ -109,9 +109,9 @@ class AgeDraw(MassTree):
     def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`MassTree.draw`. N P is 1: weights do not correct for age."""
         self._require_mass()
-        return self.find(spread(uniforms, self.total, stratified)), np.ones(len(uniforms))
+        return self.find(prefix_sums_of(uniforms, self.total, stratified)), np.ones(len(uniforms))
 
-    def n_p(self, slots: np.ndarray, n: int) -> np.ndarray:
+    def relative_probabilities(self, slots: np.ndarray, n: int) -> np.ndarray:
         """Ones, see :meth:`draw`."""
         return np.ones(slots.shape)
 

@@ -164,7 +164,7 @@ class AgedTree(MassTree):
         self._refs = refs
         self._version = version
 
-    def _follow_ring(self) -> None:
+    def _catch_up(self) -> None:
         """Count ages from the newest ids on. Write masses anew where their reference moves."""
         if self._version == self.ring.version:
             return
@@ -219,7 +219,7 @@ class AgedTree(MassTree):
         self._write(slots, masses, are_new=True)
 
     def _write(self, slots: np.ndarray, masses: np.ndarray, are_new: bool) -> None:
-        self._follow_ring()
+        self._catch_up()
         starts = self._masses.starts
         bad = _write_aged(self._masses.sums, self._factors.sums, starts, slots, masses, are_new, self._ages)
         if bad != ALL_WRITTEN:
@@ -250,11 +250,11 @@ class AgedTree(MassTree):
         """See :meth:`MassTree.draw`. N P leaves out the factor of age."""
         self._require_mass()
         slots = np.empty(len(uniforms), np.int64)
-        n_p = np.empty(len(uniforms))
+        relative_probabilities = np.empty(len(uniforms))
         masses = self._masses
-        _draw_aged(masses.sums, masses.starts, uniforms, stratified, self._scale(), slots, n_p, self._ages)
-        return slots, n_p
+        _draw_aged(masses.sums, masses.starts, uniforms, stratified, self._scale(), slots, relative_probabilities, self._ages)
+        return slots, relative_probabilities
 
-    def n_p(self, slots: np.ndarray, n: int) -> np.ndarray:
-        """See :meth:`MassTree.n_p`."""
+    def relative_probabilities(self, slots: np.ndarray, n: int) -> np.ndarray:
+        """See :meth:`MassTree.relative_probabilities`."""
         return np.asarray(np.maximum(self._without_age(slots) * self._scale(), LEAST_MASS))

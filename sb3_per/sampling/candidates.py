@@ -49,7 +49,7 @@ class Candidates(ABC):
         :return: slots, int64 in the same shape; each number has a slot of its own
         """
 
-    def first_of_neighbours(self, n: int) -> int | None:
+    def start_of_newest(self, n: int) -> int | None:
         """
         Find the first of the newest n slots that can be drawn, if they lie side by side.
 
@@ -106,7 +106,7 @@ class Candidates(ABC):
         :param source_rows: of the same steps in the other buffer, shape (n,)
         """
 
-    def find_anew(self) -> None:  # noqa: B027 - see above
+    def start_over(self) -> None:  # noqa: B027 - see above
         """Forget everything after the ring was emptied, or its rows were written by hand."""
 
 
@@ -129,8 +129,8 @@ class AllComplete(Candidates):
         """See :meth:`~sb3_per.storage.ring.Ring.newest`."""
         return self.ring.newest(numbers, n)
 
-    def first_of_neighbours(self, n: int) -> int | None:
-        """See :meth:`Candidates.first_of_neighbours`."""
+    def start_of_newest(self, n: int) -> int | None:
+        """See :meth:`Candidates.start_of_newest`."""
         if not self.ring.all_at_same_step:
             return None
         return (self.ring.next_id - n) % self.ring.capacity
@@ -165,7 +165,7 @@ class Marked(Candidates):
 
     @property
     def are_from_before_reset(self) -> bool:
-        """Whether the ring was emptied, and :meth:`find_anew` was not called since."""
+        """Whether the ring was emptied, and :meth:`start_over` was not called since."""
         return self._first_step != self.ring.first_step
 
     @property

@@ -96,7 +96,7 @@ class MassTree(ABC):
         """
 
     @abstractmethod
-    def n_p(self, slots: np.ndarray, n: int) -> np.ndarray:
+    def relative_probabilities(self, slots: np.ndarray, n: int) -> np.ndarray:
         """
         Compute N P of slots in a draw from all of them: how many times as likely as in a uniform draw.
 
@@ -194,7 +194,7 @@ def as_batch(values: Any, dtype: type) -> np.ndarray:
     Numba compiles a kernel anew for every memory layout, so the kernels get only this one.
     """
     array = np.asarray(values)
-    if array.dtype.type is not dtype or array.ndim != 1 or not array.flags.carray:
+    if array.dtype != dtype or array.ndim != 1 or not array.flags.carray:
         array = np.array(array, dtype=dtype, order="C").reshape(-1)
     return array
 

@@ -12,7 +12,7 @@ import numpy as np
 from sb3_per.sampling import rank_kernels
 from sb3_per.sampling.mass_tree import ALL_WRITTEN, LEAST_MASS, MassTree, as_batch
 from sb3_per.sampling.rank_kernels import empty_order, n_ranked, ranks_of
-from sb3_per.sampling.sum_tree import spread
+from sb3_per.sampling.sum_tree import prefix_sums_of
 
 
 class RankTree(MassTree):
@@ -106,10 +106,10 @@ class RankTree(MassTree):
     def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`MassTree.draw`."""
         self._require_mass()
-        prefix_sums = spread(uniforms, self.total, stratified)
+        prefix_sums = prefix_sums_of(uniforms, self.total, stratified)
         slots, ranks = rank_kernels.find(self._order, self._cumulative, self.alpha, prefix_sums)
         return slots, (ranks + 1.0) ** -self.alpha * (n / self.total)
 
-    def n_p(self, slots: np.ndarray, n: int) -> np.ndarray:
-        """See :meth:`MassTree.n_p`."""
+    def relative_probabilities(self, slots: np.ndarray, n: int) -> np.ndarray:
+        """See :meth:`MassTree.relative_probabilities`."""
         return np.asarray(np.maximum(self.read(slots) * (n / self.total), LEAST_MASS))

@@ -11,9 +11,9 @@ from sb3_per.sampling.age_draw import AgeDraw
 from sb3_per.sampling.aged_tree import AgedTree
 from sb3_per.sampling.candidates import Candidates
 from sb3_per.sampling.mass_tree import MassTree, NothingToDrawError
-from sb3_per.sampling.parts import draw_from, draw_without_repeats, newest_part
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.sampling.sum_tree import spread
+from sb3_per.sampling.subsets import draw_from, draw_without_repeats, newest_subset
+from sb3_per.sampling.sum_tree import prefix_sums_of
 from sb3_per.utils.checks import ABOVE_0, check_argument
 
 
@@ -29,7 +29,7 @@ class DrawSettings:
     :param age_decay: c of :class:`~sb3_per.sampling.aged_tree.AgedTree`; 0: age has no influence
     """
 
-    # The defaults of `PrioritySettings`, for buffers that were pickled before there was a setting.
+    # The defaults of `BufferSettings`, for buffers that were pickled before there was a setting.
     stratified: bool = True
     unique: bool = False
     recency: float = 1.0
@@ -49,12 +49,12 @@ class Sampler:
 
     - :meth:`count_new_row`, before the ring counts a new row of all environments. The row enters the tree before the next
       draw or update: one write of many slots is cheaper than many writes of one
-    - :meth:`insert` and :meth:`remove`, with the change of the ring, in a ``with`` block of :meth:`changing`
+    - :meth:`insert` and :meth:`remove`, with the change of the ring, in a ``with`` block of :meth:`changing_candidates`
 
-    So the tree is in one of three states, and :meth:`sync`, which draws and updates begin with, leads back to the first:
+    So the tree is in one of three states, and :meth:`catch_up`, which draws and updates begin with, leads back to the first:
 
     ================================= ======================================================= ===============================
-    state                             the slots with a mass are                               ``sync``
+    state                             the slots with a mass are                               ``catch_up``
     ================================= ======================================================= ===============================
     current                           the candidates                                          does nothing
     rows wait                         the candidates without the newest rows                  inserts these rows
@@ -70,7 +70,7 @@ class Sampler:
         self.scheme = scheme
         self.candidates = candidates
         self.settings = settings
-        self.tree = make_tree(scheme, candidates, settings.age_decay)
+        self.tree = tree_for(scheme, candidates, settings.age_decay)
         # Changes nothing, but loads the kernel before the first step.
         self.tree.write(np.zeros(1, np.int64), np.zeros(1))
         self._has_scheme_of_user = scheme.is_of_user
@@ -102,7 +102,7 @@ class Sampler:
         self._n_waiting += 1
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
+    def changing_candidates(self) -> Iterator[None]:
         """Change candidates and tree together, in a ``with`` block. After an interrupt, the tree follows at the next call."""
         self.mark_outdated()
         yield
@@ -110,7 +110,7 @@ class Sampler:
 
     def mark_outdated(self) -> None:
         """Let the next call compare the tree with the candidates, because these are about to change."""
-        self.sync()  # the rows that wait are the newest ones of the ring as it stands now
+        self.catch_up()  # the rows that wait are the newest ones of the ring as it stands now
         self._is_current = False
 
     def insert(self, slots: np.ndarray, masses: np.ndarray | None = None) -> None:
@@ -140,7 +140,7 @@ class Sampler:
         if len(slots):
             self.tree.write(slots, np.zeros(len(slots)))
 
-    def sync(self) -> None:
+    def catch_up(self) -> None:
         """Bring the tree up to date: with the rows that wait, or after an interrupt with everything."""
         if not self._is_current:
             self._compare_with_candidates()
@@ -167,19 +167,19 @@ class Sampler:
         """Take all masses away, after the ring was emptied. What it holds then is new. ``max_priority`` stays."""
         self._is_current = False
         self._n_waiting = 0
-        self.candidates.find_anew()
+        self.candidates.start_over()
         self.tree.clear()
 
     def masses(self) -> np.ndarray:
         """Return the masses of all slots, a copy."""
-        self.sync()
+        self.catch_up()
         return self.tree.read(np.arange(self.tree.capacity))
 
     # ---- draw
 
     def can_draw(self) -> bool:
         """Whether any slot can be drawn, new ones included."""
-        self.sync()
+        self.catch_up()
         return self.tree.total > 0.0
 
     def draw(self, batch_size: int, series_progress: float | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -193,7 +193,7 @@ class Sampler:
         :raises NothingToDrawError: if no slot can be drawn
         :raises ValueError: with ``unique``, if fewer slots than ``batch_size`` can be drawn
         """
-        self.sync()
+        self.catch_up()
         n = self.candidates.n
         if n == 0:
             raise NothingToDrawError("No slot can be drawn")
@@ -201,12 +201,12 @@ class Sampler:
             return self.candidates.draw_as_sb3(batch_size), np.ones(batch_size)
         if self._draws_from_whole_tree:
             return self.tree.draw(np.random.random_sample(batch_size), self.settings.stratified, n)
-        part = newest_part(self.tree, self.candidates, self._n_newest(series_progress, batch_size))
+        subset = newest_subset(self.tree, self.candidates, self._n_newest(series_progress, batch_size))
         if self.settings.unique:
-            slots = draw_without_repeats(part, self.tree, self.candidates, batch_size, self.settings.stratified)
+            slots = draw_without_repeats(subset, self.tree, self.candidates, batch_size, self.settings.stratified)
         else:
-            slots = draw_from(part, batch_size, self.settings.stratified)
-        return slots, part.n_p(slots)
+            slots = draw_from(subset, batch_size, self.settings.stratified)
+        return slots, subset.relative_probabilities(slots)
 
     def _n_newest(self, series_progress: float | None, batch_size: int) -> int:
         """Count the newest transitions to draw from (ERE): the fewer, the later in a series of draws."""
@@ -228,7 +228,7 @@ class Sampler:
         :return: slots, int64 of shape (batch_size,)
         """
         n = self.candidates.n
-        fractions = spread(np.random.random_sample(batch_size), 1.0, self.settings.stratified)
+        fractions = prefix_sums_of(np.random.random_sample(batch_size), 1.0, self.settings.stratified)
         numbers = np.minimum((fractions * n).astype(np.int64), n - 1)
         return self.candidates.newest(numbers, n)
 
@@ -243,7 +243,7 @@ class Sampler:
         :return: number of slots that were written
         :raises ValueError: for a priority that is NaN or infinite; nothing has changed then
         """
-        self.sync()  # before `max_priority` changes
+        self.catch_up()  # before `max_priority` changes
         slots, abs_td_errors = self.candidates.only_candidates(slots, abs_td_errors)
         if len(slots) == 0:
             return 0
@@ -290,12 +290,12 @@ class Sampler:
         :param n_slots: number of slots, from 0 on, that may hold a transition
         :return: numbers and arrays, see :meth:`load`
         """
-        self.sync()
+        self.catch_up()
         return {"max_priority": self.max_priority, **self.tree.state(n_slots)}
 
     def entries(self) -> np.ndarray:
         """Return what the tree was told of every slot, its mass (rank: its priority): float64 of shape (capacity,)."""
-        self.sync()
+        self.catch_up()
         return self.tree.entries()
 
     def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
@@ -340,7 +340,7 @@ class Sampler:
         self.max_priority = float(state["max_priority"])
 
 
-def make_tree(scheme: PriorityScheme, candidates: Candidates, age_decay: float) -> MassTree:
+def tree_for(scheme: PriorityScheme, candidates: Candidates, age_decay: float) -> MassTree:
     """
     Make the tree that a scheme and the influence of age need.
 

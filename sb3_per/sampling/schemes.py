@@ -7,6 +7,7 @@ al. 2020, theorem 1). A scheme holds settings, and no state of a run.
 
 import difflib
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -52,11 +53,11 @@ def _reduce(errors: np.ndarray, reduction: int, reduced: np.ndarray) -> None:
 
 
 @kernel
-def _importance_weights(n_p: np.ndarray, beta: float, weights: np.ndarray) -> None:
+def _importance_weights(relative_probabilities: np.ndarray, beta: float, weights: np.ndarray) -> None:
     """Compute (least N P / N P)^beta, float32 of shape (batch_size, 1)."""
-    least = n_p.min()
-    for i in range(n_p.size):
-        ratio = least / n_p[i]
+    least = relative_probabilities.min()
+    for i in range(relative_probabilities.size):
+        ratio = least / relative_probabilities[i]
         # A power of float32 takes half of the time, but its base must not underflow.
         weights[i, 0] = np.float32(ratio) ** np.float32(beta) if ratio > _LEAST_FLOAT32 else ratio**beta
 
@@ -75,7 +76,7 @@ class PriorityScheme:
     may override for another draw          ``reduce``, ``mass``, ``new_mass`` (at least any mass), ``make_tree``
     may override for another update        ``weights``, ``loss`` with ``jax_loss`` (and ``replaces_loss = True``)
     may set                                ``importance_sampling``, ``draws_uniformly``
-    leave as they are                      ``ranks``, ``may_draw_as_sb3``, ``largest_mass``, ``settings``
+    leave as they are                      ``only_order_counts``, ``may_draw_as_sb3``, ``largest_mass``, ``settings``
     ====================================== ===========================================================================
 
     Keep each argument of the constructor in a public attribute of the same name. All public attributes are settings: they show
@@ -99,7 +100,7 @@ class PriorityScheme:
     may_draw_as_sb3: bool = False
 
     #: Whether only the order of the priorities counts.
-    ranks: bool = False
+    only_order_counts: bool = False
 
     #: Largest mass that a transition may come with.
     largest_mass: float = LARGEST_MASS
@@ -192,16 +193,17 @@ class PriorityScheme:
         Compute the priority p.
 
         :param abs_td_errors: reduced ``|td|``, float64 array of shape (batch_size,)
-        :return: priorities, in the same unit and shape; ``max_priority`` of a buffer is the largest of them
+        :return: priorities above 0, in the same unit and shape; ``max_priority`` of a buffer is the largest of them
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement priority(), which turns TD errors into priorities")
 
     def mass(self, priority: np.ndarray | float) -> np.ndarray:
         """
-        Compute the mass p^alpha, the unnormalized probability of being drawn.
+        Compute what the tree takes: the mass p^alpha, the unnormalized probability of being drawn. The tree of ranks takes the
+        priority itself, see :meth:`RankBased.mass`.
 
         :param priority: priority p, of any shape
-        :return: float64 masses in the same shape, above 0 and at most ``largest_mass``; the tree takes them
+        :return: float64 in the same shape, above 0 and at most ``largest_mass``
         """
         bounded = np.maximum(priority, self._least)
         if self._largest < np.inf:
@@ -217,20 +219,20 @@ class PriorityScheme:
         """
         return self.mass(max_priority)
 
-    def weights(self, n_p: np.ndarray, beta: float) -> np.ndarray:
+    def weights(self, relative_probabilities: np.ndarray, beta: float) -> np.ndarray:
         """
         Compute importance-sampling weights (N * P(i))^-beta, divided by the largest of the batch (Schaul et al. 2016, 3.4).
 
-        :param n_p: N P of the drawn transitions, how many times as likely each is as in a uniform draw, above 0, float64 of
-            shape (batch_size,). A common factor cancels in the division
+        :param relative_probabilities: N P of the drawn transitions, how many times as likely each is as in a uniform draw,
+            above 0, float64 of shape (batch_size,). A common factor cancels in the division
         :param beta: exponent in [0, 1]
         :return: weights in [0, 1], the largest exactly 1, float32 of shape (batch_size, 1); 0 only where float32 has no
             smaller number. All are 1 without ``importance_sampling``
         """
         if not self.importance_sampling:
-            return np.ones((len(n_p), 1), np.float32)
-        weights = np.empty((len(n_p), 1), np.float32)
-        _importance_weights(n_p, float(beta), weights)
+            return np.ones((len(relative_probabilities), 1), np.float32)
+        weights = np.empty((len(relative_probabilities), 1), np.float32)
+        _importance_weights(relative_probabilities, float(beta), weights)
         return weights
 
     def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
@@ -297,7 +299,7 @@ class RankBased(PriorityScheme):
     :raises ValueError: for a negative alpha, or an unknown reduction
     """
 
-    ranks = True
+    only_order_counts = True
     largest_mass = np.inf  # ranks are not added up
 
     def __init__(self, alpha: float = 0.7, td_error_reduction: str = "mean"):
@@ -442,7 +444,7 @@ class Shuffled(PriorityScheme):
         self.importance_sampling = scheme.importance_sampling
         self.draws_uniformly = scheme.draws_uniformly
         self.may_draw_as_sb3 = scheme.may_draw_as_sb3
-        self.ranks = scheme.ranks
+        self.only_order_counts = scheme.only_order_counts
         self.largest_mass = scheme.largest_mass
         self.replaces_loss = scheme.replaces_loss
 
@@ -485,9 +487,9 @@ class Shuffled(PriorityScheme):
         """See :meth:`PriorityScheme.new_mass`."""
         return self.scheme.new_mass(max_priority)
 
-    def weights(self, n_p: np.ndarray, beta: float) -> np.ndarray:
+    def weights(self, relative_probabilities: np.ndarray, beta: float) -> np.ndarray:
         """See :meth:`PriorityScheme.weights`."""
-        return self.scheme.weights(n_p, beta)
+        return self.scheme.weights(relative_probabilities, beta)
 
     def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
         """See :meth:`PriorityScheme.loss`."""
@@ -558,10 +560,46 @@ def make_scheme(
         given = {name: value for name, value in settings.items() if value != defaults[name].default}
         if given:
             raise ValueError(f"Pass settings to the scheme object {scheme}, not beside it: {given}")
+        if scheme.is_of_user:
+            _try_scheme(scheme)
         return scheme
     name = _name_of(scheme)
     taken = inspect.signature(SCHEMES[name]).parameters
     return SCHEMES[name](**{key: value for key, value in settings.items() if key in taken and value is not None})
+
+
+def _try_scheme(scheme: PriorityScheme) -> None:
+    """
+    Try a user's scheme on the TD errors 0 and 1, because a mistake would show late in a training, or never.
+
+    :param scheme: scheme object
+    :raises NotImplementedError: without ``priority``
+    :raises ValueError: for anything that the methods must not return; the message says what they must
+    :warns UserWarning: for a priority of 0
+    """
+    name = type(scheme).__name__
+    if not hasattr(scheme, "td_error_reduction"):
+        raise ValueError(f"{name} must call super().__init__(alpha) in its constructor")
+    priorities = np.asarray(scheme.priority(np.array([0.0, 1.0])))
+    if priorities.shape != (2,):
+        raise ValueError(f"{scheme}.priority() gave shape {priorities.shape} for 2 errors: it must give one number for each")
+    if not priorities.min() >= 0.0:  # NaN, too
+        raise ValueError(f"{scheme}.priority() gave {priorities} for the TD errors [0 1]: a priority must be above 0")
+    if priorities.min() == 0.0 and not scheme.draws_uniformly:
+        warnings.warn(
+            f"{scheme}.priority() gave {priorities} for the TD errors [0 1]: a transition with priority 0 is hardly ever "
+            "drawn again. Add a small number, e.g. 1e-6"
+        )
+    if scheme.draws_uniformly and len(set(np.ravel(scheme.mass(priorities)).tolist())) > 1:
+        raise ValueError(
+            f"{scheme}.mass() gave {scheme.mass(priorities)}: with draws_uniformly = True, all masses must be equal"
+        )
+    weights = scheme.weights(np.array([0.5, 1.0]), 0.5)
+    if np.shape(weights) != (2, 1) or weights.dtype != np.float32:
+        raise ValueError(
+            f"{scheme}.weights() gave {weights.dtype} of shape {np.shape(weights)} for a batch of 2: it must give float32 of "
+            "shape (batch_size, 1)"
+        )
 
 
 def _name_of(scheme: Any) -> str:

@@ -57,17 +57,17 @@ def write_masses(sums: np.ndarray, starts: np.ndarray, capacity: int, slots: np.
 
 
 @kernel
-def _go_down(sums: np.ndarray, start: np.uint64, below: np.uint64, nodes: np.ndarray, rests: np.ndarray, i: int) -> None:
+def _go_down(sums: np.ndarray, start: np.uint64, below: np.uint64, nodes: np.ndarray, remainders: np.ndarray, i: int) -> None:
     """
     Go from a node to the child that a prefix sum belongs to.
 
     :param start: where the level of the children begins
     :param below: where the level of their children begins
     :param nodes: positions in their levels; the i-th becomes the child
-    :param rests: prefix sums among the slots of each node; the i-th becomes what is left of it in the child
+    :param remainders: prefix sums among the slots of each node; the i-th becomes what is left of it in the child
     """
     first = start + (nodes[i] << _THREE)
-    node, rest = first, rests[i]
+    node, rest = first, remainders[i]
     # Choose a half of the eight, a half of the four, one of the two, without branches: the processor would mispredict half
     # of them.
     left = _sum_of_four(sums, node)
@@ -84,34 +84,36 @@ def _go_down(sums: np.ndarray, start: np.uint64, below: np.uint64, nodes: np.nda
         rest = np.inf
         while sums[node] == 0.0 and node > first:
             node -= _ONE
-    nodes[i], rests[i] = node - start, rest
+    nodes[i], remainders[i] = node - start, rest
     prefetch(sums, below + (nodes[i] << _THREE))
 
 
 @kernel
-def descend(sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.ndarray | None, rests: np.ndarray) -> None:
+def descend(
+    sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.ndarray | None, remainders: np.ndarray
+) -> None:
     """
     Go down to the slot of every prefix sum, among the slots of its node.
 
     :param nodes: positions in their levels; each becomes the slot
     :param levels: levels of the nodes; ``None``: all are the root, which saves a comparison at each step
-    :param rests: prefix sums, changed
+    :param remainders: prefix sums, changed
     """
     for level in range(starts.size - 2, -1, -1):
         start, below = starts[level], starts[max(level - 1, 0)]
         for i in range(nodes.size):
             if levels is None or levels[i] > level:
-                _go_down(sums, start, below, nodes, rests, i)
+                _go_down(sums, start, below, nodes, remainders, i)
 
 
 @kernel
-def _find(sums: np.ndarray, starts: np.ndarray, rests: np.ndarray, slots: np.ndarray) -> None:
+def _find(sums: np.ndarray, starts: np.ndarray, remainders: np.ndarray, slots: np.ndarray) -> None:
     """Find the slot of every prefix sum; the prefix sums are changed."""
     slots[:] = 0
-    for i in range(rests.size):
-        if not rests[i] < sums[-1]:
-            rests[i] = np.inf
-    descend(sums, starts, slots.view(np.uint64), None, rests)
+    for i in range(remainders.size):
+        if not remainders[i] < sums[-1]:
+            remainders[i] = np.inf
+    descend(sums, starts, slots.view(np.uint64), None, remainders)
 
 
 @kernel
@@ -136,7 +138,7 @@ def cover(n_levels: int, first: int, n: int, capacity: int) -> tuple[np.ndarray,
 
 
 @kernel
-def spread(uniforms: np.ndarray, total: float, stratified: bool) -> np.ndarray:
+def prefix_sums_of(uniforms: np.ndarray, total: float, stratified: bool) -> np.ndarray:
     """Scale uniform numbers to prefix sums in ``[0, total)``, or each to its own slice of it."""
     prefix_sums = np.empty(uniforms.size)
     stratum = total / uniforms.size
@@ -153,12 +155,12 @@ def draw_slots(
     stratified: bool,
     scale: float,
     slots: np.ndarray,
-    n_p: np.ndarray,
+    relative_probabilities: np.ndarray,
 ) -> None:
     """Find the slots of uniform numbers, and compute their N P: the mass times a scale."""
-    _find(sums, starts, spread(uniforms, sums[-1], stratified), slots)
+    _find(sums, starts, prefix_sums_of(uniforms, sums[-1], stratified), slots)
     for i in range(uniforms.size):
-        n_p[i] = max(sums[slots[i]] * scale, LEAST_MASS)
+        relative_probabilities[i] = max(sums[slots[i]] * scale, LEAST_MASS)
 
 
 def _aligned_zeros(size: int) -> np.ndarray:
@@ -256,12 +258,12 @@ class SumTree(MassTree):
         if not total > 0.0:
             self._require_mass()
         slots = np.empty(len(uniforms), np.int64)
-        n_p = np.empty(len(uniforms))
-        draw_slots(self.sums, self.starts, uniforms, stratified, n / total, slots, n_p)
-        return slots, n_p
+        relative_probabilities = np.empty(len(uniforms))
+        draw_slots(self.sums, self.starts, uniforms, stratified, n / total, slots, relative_probabilities)
+        return slots, relative_probabilities
 
-    def n_p(self, slots: np.ndarray, n: int) -> np.ndarray:
-        """See :meth:`MassTree.n_p`."""
+    def relative_probabilities(self, slots: np.ndarray, n: int) -> np.ndarray:
+        """See :meth:`MassTree.relative_probabilities`."""
         return np.asarray(np.maximum(self.sums[slots] * (n / self.total), LEAST_MASS))
 
     def state(self, n_slots: int) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from sbx import CrossQ
 
-from sb3_per.sbx.base import Metrics, PrioritizedJaxMixin, Step, Updated
+from sb3_per.sbx.jax_loop import Metrics, PrioritizedJaxMixin, UpdateInputs, UpdateResult
 from sb3_per.sbx.sac import Networks
 
 
@@ -39,10 +39,10 @@ class PERCrossQ(PrioritizedJaxMixin, CrossQ):
         return {"target_entropy": self.target_entropy}
 
     @classmethod
-    def _update(cls, step: Step) -> Updated:
-        critics, actor, entropy = step.networks
-        batch = step.batch
-        key, noise_key, current_key = jax.random.split(step.key, 3)
+    def _update(cls, inputs: UpdateInputs) -> UpdateResult:
+        critics, actor, entropy = inputs.networks
+        batch = inputs.batch
+        key, noise_key, current_key = jax.random.split(inputs.key, 3)
 
         variables = {"params": actor.params, "batch_stats": actor.batch_stats}
         distribution = actor.apply_fn(variables, batch.next_observations, train=False)
@@ -67,7 +67,7 @@ class PERCrossQ(PrioritizedJaxMixin, CrossQ):
             q, next_q = jnp.split(both_q, 2, axis=1)
             target_q = jax.lax.stop_gradient(batch.targets(next_q.min(axis=0) - ent_coef * next_log_prob))
             td_errors = (target_q - q)[:, :, 0].T
-            return step.options.scheme.jax_loss(0.5 * td_errors**2, td_errors, batch.weights), (td_errors, statistics)
+            return inputs.options.scheme.jax_loss(0.5 * td_errors**2, td_errors, batch.weights), (td_errors, statistics)
 
         (loss, (td_errors, statistics)), gradient = jax.value_and_grad(critic_loss, has_aux=True)(critics.params)
         critics = critics.apply_gradients(grads=gradient).replace(**statistics)
@@ -75,10 +75,10 @@ class PERCrossQ(PrioritizedJaxMixin, CrossQ):
         # Actor and entropy coefficient, by SBX's own function, which a user may override.
         def update_actor() -> tuple[Networks, jax.Array, Metrics]:
             new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
-                actor, critics, entropy, batch.for_actor, step.hyperparameters["target_entropy"], key
+                actor, critics, entropy, batch.for_actor, inputs.hyperparameters["target_entropy"], key
             )
             metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
             return Networks(new_critics, new_actor, new_entropy), next_key, metrics
 
-        networks, key, actor_metrics = step.when_actor(update_actor, skipped=(Networks(critics, actor, entropy), key))
-        return Updated(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)
+        networks, key, actor_metrics = inputs.when_actor(update_actor, skipped=(Networks(critics, actor, entropy), key))
+        return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from sbx import DQN
 
-from sb3_per.sbx.base import Options, PrioritizedJaxMixin, Step, Updated
+from sb3_per.sbx.jax_loop import Options, PrioritizedJaxMixin, UpdateInputs, UpdateResult
 from sb3_per.utils.checks import FLAG, check_argument
 
 
@@ -65,36 +65,36 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
         return DQNOptions(self.replay_buffer.scheme, self.policy_delay, self.double_q)
 
     @classmethod
-    def _target(cls, step: Step) -> jax.Array:
+    def _target(cls, inputs: UpdateInputs) -> jax.Array:
         """
         Compute the targets of the Q-network.
 
-        :param step: networks and batch
+        :param inputs: networks and batch
         :return: targets, shape (batch_size, 1)
         """
-        (critic,) = step.networks
-        batch = step.batch
+        (critic,) = inputs.networks
+        batch = inputs.batch
         next_q = critic.apply_fn(critic.target_params, batch.next_observations)
         choosing_q = next_q
-        if step.options.double_q:
+        if inputs.options.double_q:
             choosing_q = critic.apply_fn(critic.params, batch.next_observations)
         next_actions = choosing_q.argmax(axis=1, keepdims=True)
         targets: jax.Array = batch.targets(jnp.take_along_axis(next_q, next_actions, axis=1))
         return targets
 
     @classmethod
-    def _update(cls, step: Step) -> Updated:
+    def _update(cls, inputs: UpdateInputs) -> UpdateResult:
         # SBX updates the target network in `_on_step`.
-        (critic,) = step.networks
-        batch = step.batch
-        target_q = cls._target(step)
+        (critic,) = inputs.networks
+        batch = inputs.batch
+        target_q = cls._target(inputs)
 
         def critic_loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
             q = jnp.take_along_axis(critic.apply_fn(params, batch.observations), batch.actions, axis=1)
             td_errors = target_q - q
-            loss = step.options.scheme.jax_loss(optax.huber_loss(q, target_q), td_errors, batch.weights)
+            loss = inputs.options.scheme.jax_loss(optax.huber_loss(q, target_q), td_errors, batch.weights)
             return loss, (td_errors, q.mean())
 
         (loss, (td_errors, mean_q)), gradient = jax.value_and_grad(critic_loss, has_aux=True)(critic.params)
         critic = critic.apply_gradients(grads=gradient)
-        return Updated((critic,), step.key, td_errors, {"critic_loss": loss, "qf_mean_value": mean_q}, {})
+        return UpdateResult((critic,), inputs.key, td_errors, {"critic_loss": loss, "qf_mean_value": mean_q}, {})

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 from sbx import SAC
 
-from sb3_per.sbx.base import Metrics, PrioritizedJaxMixin, Step, Updated
+from sb3_per.sbx.jax_loop import Metrics, PrioritizedJaxMixin, UpdateInputs, UpdateResult
 
 
 class Networks(NamedTuple):
@@ -45,17 +45,17 @@ class PERSAC(PrioritizedJaxMixin, SAC):
         return {"tau": self.tau, "target_entropy": self.target_entropy}
 
     @classmethod
-    def _target(cls, step: Step, noise_key: jax.Array, dropout_key: jax.Array) -> jax.Array:
+    def _target(cls, inputs: UpdateInputs, noise_key: jax.Array, dropout_key: jax.Array) -> jax.Array:
         """
         Compute the targets of the critics: r + gamma (min Q'(s', a') - ent_coef log pi(a'|s')).
 
-        :param step: networks and batch
+        :param inputs: networks and batch
         :param noise_key: key for the next actions
         :param dropout_key: key for dropout in the target networks
         :return: targets, shape (batch_size, 1)
         """
-        critics, actor, entropy = step.networks
-        batch = step.batch
+        critics, actor, entropy = inputs.networks
+        batch = inputs.batch
         distribution = actor.apply_fn(actor.params, batch.next_observations)
         next_actions = distribution.sample(seed=noise_key)
         next_log_prob = distribution.log_prob(next_actions)[:, None]
@@ -66,30 +66,30 @@ class PERSAC(PrioritizedJaxMixin, SAC):
         return targets
 
     @classmethod
-    def _update(cls, step: Step) -> Updated:
-        critics, actor, entropy = step.networks
-        batch = step.batch
-        key, noise_key, target_key, current_key = jax.random.split(step.key, 4)
-        target_q = cls._target(step, noise_key, target_key)
+    def _update(cls, inputs: UpdateInputs) -> UpdateResult:
+        critics, actor, entropy = inputs.networks
+        batch = inputs.batch
+        key, noise_key, target_key, current_key = jax.random.split(inputs.key, 4)
+        target_q = cls._target(inputs, noise_key, target_key)
         ent_coef = entropy.apply_fn({"params": entropy.params})
 
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         def critic_loss(params: Any) -> tuple[jax.Array, jax.Array]:
             q = critics.apply_fn(params, batch.observations, batch.actions, rngs={"dropout": current_key})
             td_errors = (target_q - q)[:, :, 0].T
-            return step.options.scheme.jax_loss(0.5 * td_errors**2, td_errors, batch.weights), td_errors
+            return inputs.options.scheme.jax_loss(0.5 * td_errors**2, td_errors, batch.weights), td_errors
 
         (loss, td_errors), gradient = jax.value_and_grad(critic_loss, has_aux=True)(critics.params)
         critics = critics.apply_gradients(grads=gradient)
-        critics = cls.soft_update(step.hyperparameters["tau"], critics)
+        critics = cls.soft_update(inputs.hyperparameters["tau"], critics)
 
         # Actor and entropy coefficient, by SBX's own function, which a user may override.
         def update_actor() -> tuple[Networks, jax.Array, Metrics]:
             new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
-                actor, critics, entropy, batch.for_actor, step.hyperparameters["target_entropy"], key
+                actor, critics, entropy, batch.for_actor, inputs.hyperparameters["target_entropy"], key
             )
             metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
             return Networks(new_critics, new_actor, new_entropy), next_key, metrics
 
-        networks, key, actor_metrics = step.when_actor(update_actor, skipped=(Networks(critics, actor, entropy), key))
-        return Updated(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)
+        networks, key, actor_metrics = inputs.when_actor(update_actor, skipped=(Networks(critics, actor, entropy), key))
+        return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from sbx import DDPG, TD3
 
-from sb3_per.sbx.base import Metrics, PrioritizedJaxMixin, Step, Updated
+from sb3_per.sbx.jax_loop import Metrics, PrioritizedJaxMixin, UpdateInputs, UpdateResult
 
 
 class Networks(NamedTuple):
@@ -48,19 +48,19 @@ class PERTD3(PrioritizedJaxMixin, TD3):
         }
 
     @classmethod
-    def _target(cls, step: Step, noise_key: jax.Array, dropout_key: jax.Array) -> jax.Array:
+    def _target(cls, inputs: UpdateInputs, noise_key: jax.Array, dropout_key: jax.Array) -> jax.Array:
         """
         Compute the targets of the critics, with target policy smoothing.
 
-        :param step: networks and batch
+        :param inputs: networks and batch
         :param noise_key: key for the noise of the next actions
         :param dropout_key: key for dropout in the target networks
         :return: targets, shape (batch_size, 1)
         """
-        critics, actor = step.networks
-        batch = step.batch
-        clip = step.hyperparameters["target_noise_clip"]
-        noise = jax.random.normal(noise_key, batch.actions.shape) * step.hyperparameters["target_policy_noise"]
+        critics, actor = inputs.networks
+        batch = inputs.batch
+        clip = inputs.hyperparameters["target_noise_clip"]
+        noise = jax.random.normal(noise_key, batch.actions.shape) * inputs.hyperparameters["target_policy_noise"]
         noise = jnp.clip(noise, -clip, clip)
         next_actions = jnp.clip(actor.apply_fn(actor.target_params, batch.next_observations) + noise, -1.0, 1.0)
         # Shape (n_critics, batch_size, 1).
@@ -69,29 +69,29 @@ class PERTD3(PrioritizedJaxMixin, TD3):
         return targets
 
     @classmethod
-    def _update(cls, step: Step) -> Updated:
-        critics, actor = step.networks
-        batch = step.batch
-        key, noise_key, target_key, current_key = jax.random.split(step.key, 4)
-        target_q = cls._target(step, noise_key, target_key)
+    def _update(cls, inputs: UpdateInputs) -> UpdateResult:
+        critics, actor = inputs.networks
+        batch = inputs.batch
+        key, noise_key, target_key, current_key = jax.random.split(inputs.key, 4)
+        target_q = cls._target(inputs, noise_key, target_key)
 
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         def critic_loss(params: Any) -> tuple[jax.Array, jax.Array]:
             q = critics.apply_fn(params, batch.observations, batch.actions, rngs={"dropout": current_key})
             td_errors = (target_q - q)[:, :, 0].T
-            return step.options.scheme.jax_loss(0.5 * td_errors**2, td_errors, batch.weights), td_errors
+            return inputs.options.scheme.jax_loss(0.5 * td_errors**2, td_errors, batch.weights), td_errors
 
         (loss, td_errors), gradient = jax.value_and_grad(critic_loss, has_aux=True)(critics.params)
         critics = critics.apply_gradients(grads=gradient)
-        critics, actor = cls.soft_update(step.hyperparameters["tau"], critics, actor)
+        critics, actor = cls.soft_update(inputs.hyperparameters["tau"], critics, actor)
 
         # Actor, by SBX's own function, which a user may override.
         def update_actor() -> tuple[Networks, jax.Array, Metrics]:
             new_actor, new_critics, actor_loss, next_key = cls.update_actor(actor, critics, batch.for_actor, key)
             return Networks(new_critics, new_actor), next_key, {"actor_loss": actor_loss}
 
-        networks, key, actor_metrics = step.when_actor(update_actor, skipped=(Networks(critics, actor), key))
-        return Updated(networks, key, td_errors, {"critic_loss": loss}, actor_metrics)
+        networks, key, actor_metrics = inputs.when_actor(update_actor, skipped=(Networks(critics, actor), key))
+        return UpdateResult(networks, key, td_errors, {"critic_loss": loss}, actor_metrics)
 
 
 class PERDDPG(PERTD3, DDPG):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from sbx import TQC
 
-from sb3_per.sbx.base import Metrics, Options, PrioritizedJaxMixin, Step, Updated
+from sb3_per.sbx.jax_loop import Metrics, Options, PrioritizedJaxMixin, UpdateInputs, UpdateResult
 
 
 class Networks(NamedTuple):
@@ -67,17 +67,17 @@ class PERTQC(PrioritizedJaxMixin, TQC):
         return TQCOptions(self.replay_buffer.scheme, self.policy_delay, self.policy.n_target_quantiles)
 
     @classmethod
-    def _target(cls, step: Step, noise_key: jax.Array, dropout_keys: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def _target(cls, inputs: UpdateInputs, noise_key: jax.Array, dropout_keys: tuple[jax.Array, jax.Array]) -> jax.Array:
         """
         Compute the target quantiles of the critics.
 
-        :param step: networks and batch
+        :param inputs: networks and batch
         :param noise_key: key for the next actions
         :param dropout_keys: keys for dropout in the two target networks
         :return: targets, shape (batch_size, n_target_quantiles)
         """
-        critic_1, critic_2, actor, entropy = step.networks
-        batch = step.batch
+        critic_1, critic_2, actor, entropy = inputs.networks
+        batch = inputs.batch
         distribution = actor.apply_fn(actor.params, batch.next_observations)
         next_actions = distribution.sample(seed=noise_key)
         next_log_prob = distribution.log_prob(next_actions)[:, None]
@@ -93,47 +93,47 @@ class PERTQC(PrioritizedJaxMixin, TQC):
         pooled = jnp.concatenate(
             [next_quantiles(critic_1, dropout_keys[0]), next_quantiles(critic_2, dropout_keys[1])], axis=1
         )
-        kept = jnp.sort(pooled)[:, : step.options.n_target_quantiles]
+        kept = jnp.sort(pooled)[:, : inputs.options.n_target_quantiles]
         targets: jax.Array = batch.targets(kept - ent_coef * next_log_prob)
         return targets
 
     @classmethod
-    def _update(cls, step: Step) -> Updated:
-        critic_1, critic_2, actor, entropy = step.networks
-        batch = step.batch
-        key, noise_key, target_key_1, target_key_2 = jax.random.split(step.key, 4)
+    def _update(cls, inputs: UpdateInputs) -> UpdateResult:
+        critic_1, critic_2, actor, entropy = inputs.networks
+        batch = inputs.batch
+        key, noise_key, target_key_1, target_key_2 = jax.random.split(inputs.key, 4)
         key, current_key_1, current_key_2 = jax.random.split(key, 3)
-        targets = cls._target(step, noise_key, (target_key_1, target_key_2))
+        targets = cls._target(inputs, noise_key, (target_key_1, target_key_2))
         ent_coef = entropy.apply_fn({"params": entropy.params})
 
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         def critic_loss(params: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
-            inputs = (batch.observations, batch.actions)
-            quantiles_1 = critic_1.apply_fn(params[0], *inputs, rngs={"dropout": current_key_1})
-            quantiles_2 = critic_2.apply_fn(params[1], *inputs, rngs={"dropout": current_key_2})
+            taken = (batch.observations, batch.actions)
+            quantiles_1 = critic_1.apply_fn(params[0], *taken, rngs={"dropout": current_key_1})
+            quantiles_2 = critic_2.apply_fn(params[1], *taken, rngs={"dropout": current_key_2})
             losses = [quantile_huber_losses(quantiles, targets) for quantiles in (quantiles_1, quantiles_2)]
             td_errors = [targets.mean(axis=1) - quantiles.mean(axis=1) for quantiles in (quantiles_1, quantiles_2)]
             both_td_errors = jnp.stack(td_errors, axis=1)
-            return step.options.scheme.jax_loss(jnp.stack(losses, axis=1), both_td_errors, batch.weights), both_td_errors
+            return inputs.options.scheme.jax_loss(jnp.stack(losses, axis=1), both_td_errors, batch.weights), both_td_errors
 
         params = (critic_1.params, critic_2.params)
         (loss, td_errors), (gradient_1, gradient_2) = jax.value_and_grad(critic_loss, has_aux=True)(params)
         critic_1 = critic_1.apply_gradients(grads=gradient_1)
         critic_2 = critic_2.apply_gradients(grads=gradient_2)
-        critic_1, critic_2 = cls.soft_update(step.hyperparameters["tau"], critic_1, critic_2)
+        critic_1, critic_2 = cls.soft_update(inputs.hyperparameters["tau"], critic_1, critic_2)
 
         # Actor and entropy coefficient, by SBX's own function, which a user may override.
         def update_actor() -> tuple[Networks, jax.Array, Metrics]:
             new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
-                actor, critic_1, critic_2, entropy, batch.for_actor, step.hyperparameters["target_entropy"], key
+                actor, critic_1, critic_2, entropy, batch.for_actor, inputs.hyperparameters["target_entropy"], key
             )
             metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
             new_critic_1, new_critic_2 = new_critics
             return Networks(new_critic_1, new_critic_2, new_actor, new_entropy), next_key, metrics
 
         before = Networks(critic_1, critic_2, actor, entropy)
-        networks, key, actor_metrics = step.when_actor(update_actor, skipped=(before, key))
-        return Updated(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)
+        networks, key, actor_metrics = inputs.when_actor(update_actor, skipped=(before, key))
+        return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)
 
 
 def quantile_huber_losses(quantiles: jax.Array, targets: jax.Array) -> jax.Array:

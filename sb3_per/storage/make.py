@@ -1,4 +1,4 @@
-"""Make an empty storage, or move the transitions of one into another form."""
+"""Make an empty storage, or move the transitions of one into another layout."""
 
 import shutil
 import warnings
@@ -10,7 +10,7 @@ from sb3_per.storage.array_store import ArrayStore, empty_array
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.mapped import Files, Folder
 from sb3_per.storage.ring import Ring
-from sb3_per.storage.storage import Form, Storage
+from sb3_per.storage.storage import Layout, Storage
 from sb3_per.storage.store import ObservationStore
 
 try:
@@ -19,11 +19,11 @@ except ImportError:  # as in SB3
     psutil = None
 
 
-def make_storage(form: Form, n_rows: int, n_envs: int, folder: Folder | None) -> Storage:
+def make_storage(layout: Layout, n_rows: int, n_envs: int, folder: Folder | None) -> Storage:
     """
     Make an empty storage.
 
-    :param form: of the transitions
+    :param layout: of the transitions
     :param n_rows: number of rows
     :param n_envs: number of environments
     :param folder: folder for files; ``None``: in RAM
@@ -32,28 +32,28 @@ def make_storage(form: Form, n_rows: int, n_envs: int, folder: Folder | None) ->
         place
     :raises OSError: if the files cannot be made
     """
-    if form.store_class is not None and folder is not None:
+    if layout.store_class is not None and folder is not None:
         raise NotImplementedError(
             "storage_folder with a store_class is not supported: the store decides where observations are kept"
         )
-    if form.store_class is not None and form.shares_next_obs:
+    if layout.store_class is not None and layout.shares_next_obs:
         raise NotImplementedError(
             "optimize_memory_usage=True with a store_class is not supported: the store decides how next observations are kept"
         )
-    if form.store_class is not None and form.frames.keys() == form.shapes.keys():
+    if layout.store_class is not None and layout.frames.keys() == layout.shapes.keys():
         raise NotImplementedError(
-            f"frames={form.frames} with a store_class is not supported: all observations would be stored as frames, and none "
-            "in the store"
+            f"frames={layout.frames} with a store_class is not supported: all observations would be stored as frames, and "
+            "none in the store"
         )
     files = None if folder is None else Files(folder)
-    stores = {key: _make_store(form, key, n_rows, n_envs, files) for key in form.shapes}
+    stores = {key: _make_store(layout, key, n_rows, n_envs, files) for key in layout.shapes}
     infos = None
-    if form.keeps_infos:
+    if layout.keeps_infos:
         infos = np.full((n_rows, n_envs), {})  # one dictionary for all: infos are replaced, and never written to
     return Storage(
-        form,
+        layout,
         stores,
-        actions=empty_array((n_rows, n_envs, *form.action_shape), form.action_dtype, files),
+        actions=empty_array((n_rows, n_envs, *layout.action_shape), layout.action_dtype, files),
         rewards=np.zeros((n_rows, n_envs), np.float32),
         dones=np.zeros((n_rows, n_envs), np.float32),
         timeouts=np.zeros((n_rows, n_envs), np.float32),
@@ -62,33 +62,33 @@ def make_storage(form: Form, n_rows: int, n_envs: int, folder: Folder | None) ->
     )
 
 
-def _make_store(form: Form, key: str | None, n_rows: int, n_envs: int, files: Files | None) -> ObservationStore:
-    shape = form.shapes[key]
-    dtype = form.dtypes[key]
-    if key in form.frames:
-        return FrameStore(n_rows, n_envs, shape, dtype, form.frames[key], files)
-    if form.store_class is not None:
-        return form.store_class(n_rows, n_envs, shape, dtype)
+def _make_store(layout: Layout, key: str | None, n_rows: int, n_envs: int, files: Files | None) -> ObservationStore:
+    shape = layout.shapes[key]
+    dtype = layout.dtypes[key]
+    if key in layout.frames:
+        return FrameStore(n_rows, n_envs, shape, dtype, layout.frames[key], files)
+    if layout.store_class is not None:
+        return layout.store_class(n_rows, n_envs, shape, dtype)
     empty = partial(empty_array, (n_rows, n_envs, *shape), dtype, files)
     observations = empty()
-    if form.shares_next_obs:
+    if layout.shares_next_obs:
         return ArrayStore(observations, None, files)
     return ArrayStore(observations, empty(), files)
 
 
-def converted(storage: Storage, ring: Ring, form: Form, folder: Folder | None) -> Storage:
+def converted(storage: Storage, ring: Ring, layout: Layout, folder: Folder | None) -> Storage:
     """
     Move observations from arrays to frames, or from RAM to files, or to stores of another class, or back.
 
     :param storage: of the transitions; not to be used any more
     :param ring: of the same transitions
-    :param form: of the new storage
+    :param layout: of the new storage
     :param folder: folder of the new storage; ``None``: in RAM
-    :return: a new storage in this form; the given one if it has the form already
+    :return: a new storage in this layout; the given one if it has the layout already
     """
-    if form == storage.form and folder is storage.folder:
+    if layout == storage.layout and folder is storage.folder:
         return storage
-    new = make_storage(form, storage.n_rows, storage.n_envs, folder)
+    new = make_storage(layout, storage.n_rows, storage.n_envs, folder)
     copy_rows(storage, ring, new)
     return new
 

@@ -17,7 +17,7 @@ class Windows(NamedTuple):
     #: how many of them count, from 1, int64 of shape (batch_size,); ``None`` if every window is a single step
     lengths: np.ndarray | None
     #: slot of the last one that counts, int64 of shape (batch_size,)
-    last: np.ndarray
+    last_slots: np.ndarray
 
 
 class NStepReturns:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 
-def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+def map_arrays(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """
     Apply a function to an array, or to every array of a dictionary.
 
@@ -54,7 +54,7 @@ def join(first: Any, second: Any) -> Any:
     :param second: the same for other rows
     :return: the rows of both, in this order
     """
-    return tree_map(lambda a, b: np.concatenate([a, b]), first, second)
+    return map_arrays(lambda a, b: np.concatenate([a, b]), first, second)
 
 
 def flat(stored: np.ndarray) -> np.ndarray:

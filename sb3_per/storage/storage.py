@@ -11,7 +11,7 @@ import numpy as np
 from sb3_per.storage.array_store import ArrayStore, moved, writable
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.mapped import Files, Folder
-from sb3_per.storage.nested import keyed, read_slots, tree_map
+from sb3_per.storage.nested import keyed, map_arrays, read_slots
 from sb3_per.storage.store import ObservationStore
 
 #: attributes of SB3's buffers that are arrays, or dictionaries of them
@@ -43,7 +43,7 @@ class Steps(NamedTuple):
         :param index: of these axes; ``None`` adds one
         :return: the steps at this index
         """
-        return Steps(*(tree_map(lambda array: array[index], part) for part in self))
+        return Steps(*(map_arrays(lambda array: array[index], part) for part in self))
 
     def with_time_axis(self) -> "Steps":
         """Make one step of all environments T = 1 steps of each."""
@@ -51,7 +51,7 @@ class Steps(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Form:
+class Layout:
     """
     Shapes and types of one transition, and how it is stored.
 
@@ -76,7 +76,7 @@ class Form:
     frames: dict[str | None, int] = field(default_factory=dict)
     store_class: Callable[..., ObservationStore] | None = None
 
-    def as_arrays(self) -> "Form":
+    def as_arrays(self) -> "Layout":
         """The same transitions with all observations in arrays. A new field that says how they are stored is reset here."""
         return replace(self, frames={}, store_class=None)
 
@@ -88,7 +88,7 @@ class Storage:
     With a folder, observations and actions are in files. Rewards and ends of episodes stay in RAM: draws and n-step returns
     read them one by one.
 
-    :param form: of the transitions
+    :param layout: of the transitions
     :param stores: of the observations, by key
     :param actions: as SB3 stores them
     :param rewards: shape (n_rows, n_envs), as the next two
@@ -100,7 +100,7 @@ class Storage:
 
     def __init__(
         self,
-        form: Form,
+        layout: Layout,
         stores: dict[str | None, ObservationStore],
         actions: np.ndarray,
         rewards: np.ndarray,
@@ -109,7 +109,7 @@ class Storage:
         infos: np.ndarray | None = None,
         files: Files | None = None,
     ):
-        self.form = form
+        self.layout = layout
         self.stores = stores
         self.actions = actions
         self.rewards = rewards
@@ -120,11 +120,11 @@ class Storage:
         self.n_rows, self.n_envs = rewards.shape
         #: shapes of one step of all environments: of observations (``None`` for a dictionary of them), actions, and rewards
         self.row_shapes = (
-            (self.n_envs, *form.shapes[None]) if None in form.shapes else None,
-            (self.n_envs, *form.action_shape),
+            (self.n_envs, *layout.shapes[None]) if None in layout.shapes else None,
+            (self.n_envs, *layout.action_shape),
             (self.n_envs,),
         )
-        self.handles_timeouts = form.handles_timeouts
+        self.handles_timeouts = layout.handles_timeouts
         #: what one step of all environments without a truncation has in place of ``timeouts``
         self.no_timeouts = np.zeros(self.n_envs, np.float32)
         #: counts the arrays that users have assigned, after which a saved buffer writes everything anew
@@ -144,7 +144,7 @@ class Storage:
         #: observations and next observations as SB3's buffers show them
         self.observations = self._shown("observations", is_next=False)
         self.next_observations = None
-        if not self.form.shares_next_obs:
+        if not self.layout.shares_next_obs:
             self.next_observations = self._shown("next_observations", is_next=True)
         # Saves the dictionary in the usual case.
         self._only_store = self.stores.get(None)
@@ -152,8 +152,8 @@ class Storage:
     def _shown(self, name: str, is_next: bool) -> Any:
         shown = {}
         for key, store in self.stores.items():
-            shape = (self.n_rows, self.n_envs, *self.form.shapes[key])
-            shown[key] = store.shown(shape, self.form.dtypes[key], is_next)
+            shape = (self.n_rows, self.n_envs, *self.layout.shapes[key])
+            shown[key] = store.shown(shape, self.layout.dtypes[key], is_next)
         if None in shown:
             return shown[None]
         return KeyedArrays(shown, weakref.WeakMethod(self.assign), name)
@@ -178,7 +178,7 @@ class Storage:
     @property
     def has_plain_arrays(self) -> bool:
         """Whether everything is in RAM in arrays of SB3's form, which a store of a user may not be."""
-        return self.files is None and len(self.array_stores) == len(self.stores) and self.form.store_class is None
+        return self.files is None and len(self.array_stores) == len(self.stores) and self.layout.store_class is None
 
     def frames_per(self, n_transitions: int) -> float:
         """
@@ -329,7 +329,7 @@ class Storage:
         :param slots: integers of any shape
         :return: a copy, shape (\\*slots.shape, action_dim)
         """
-        return self.actions.reshape(-1, *self.form.action_shape).take(slots, axis=0)
+        return self.actions.reshape(-1, *self.layout.action_shape).take(slots, axis=0)
 
     def read_steps(self, slots: np.ndarray) -> Steps:
         """

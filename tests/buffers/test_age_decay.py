@@ -113,20 +113,20 @@ def test_weights_correct_for_priorities_and_not_for_age():
     p, by_age = buffer.masses.ravel()[slots], factors_of(buffer, 3.0).ravel()[slots]
     ratio = (p / p.sum()) / (by_age / by_age.sum())
     batch = buffer.sample(200)
-    n_p = ratio[np.searchsorted(ids, batch.indices)]
-    expected = n_p**-0.7
+    relative_probabilities = ratio[np.searchsorted(ids, batch.indices)]
+    expected = relative_probabilities**-0.7
     np.testing.assert_allclose(batch.weights[:, 0], expected / expected.max(), rtol=1e-5)
 
 
-def assert_n_p_is_exact(buffer: Any, decay: float) -> None:
+def assert_draws_are_exact(buffer: Any, decay: float) -> None:
     """N P is the probability of the draw, over that of a draw by age alone."""
     ids = drawable_ids(buffer)
     slots = ids % buffer.masses.size
     masses, by_age = buffer.masses.ravel()[slots], factors_of(buffer, decay).ravel()[slots]
     expected = (masses / masses.sum()) / (by_age / by_age.sum())
     by_slot = dict(zip(slots.tolist(), expected, strict=True))
-    drawn, n_p = buffer.sampler.draw(40)
-    np.testing.assert_allclose(n_p, [by_slot[slot] for slot in drawn.tolist()], rtol=1e-7)
+    drawn, relative_probabilities = buffer.sampler.draw(40)
+    np.testing.assert_allclose(relative_probabilities, [by_slot[slot] for slot in drawn.tolist()], rtol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def assert_n_p_is_exact(buffer: Any, decay: float) -> None:
         ("sequences", 2, "proportional"),
     ],
 )
-def test_n_p_is_exact_over_ten_capacities(kind, n_envs, scheme):
+def test_draws_are_exact_over_ten_capacities(kind, n_envs, scheme):
     """Every slot is taken by new transitions, again and again; the sum of the factors of age must follow."""
     changed: dict[str, Any] = dict(scheme=scheme, age_decay=3.0)
     if kind == "plain":
@@ -152,7 +152,7 @@ def test_n_p_is_exact_over_ten_capacities(kind, n_envs, scheme):
         player.add(n_steps)
         update((buffer,), rng)
         if (buffer.masses > 0).any():
-            assert_n_p_is_exact(buffer, 3.0)
+            assert_draws_are_exact(buffer, 3.0)
 
 
 def test_equal_priorities_have_weights_of_exactly_1():
@@ -229,11 +229,11 @@ def test_weights_of_demonstrations_stay_exact_over_ten_capacities():
         by_age = factors_of(buffer, 3.0).ravel()[slots]
         masses = np.append(buffer.masses.ravel()[slots], (of_demonstrations + 1e-6) ** 0.6)
         # N P, where P is that of the mixture, and N P = 1 for all if all priorities and the sizes of both parts are equal
-        n_p = np.empty(n)
-        n_p[:-8] = 0.75 * n / len(ids) * (masses[:-8] / masses[:-8].sum()) / (by_age / by_age.sum())
-        n_p[-8:] = 0.25 * n / 8 * (masses[-8:] / masses[-8:].mean())
+        relative_probabilities = np.empty(n)
+        relative_probabilities[:-8] = 0.75 * n / len(ids) * (masses[:-8] / masses[:-8].sum()) / (by_age / by_age.sum())
+        relative_probabilities[-8:] = 0.25 * n / 8 * (masses[-8:] / masses[-8:].mean())
         batch = buffer.sample(80)
-        expected = n_p[np.searchsorted(np.append(ids, demonstrations), batch.indices)] ** -0.6
+        expected = relative_probabilities[np.searchsorted(np.append(ids, demonstrations), batch.indices)] ** -0.6
         np.testing.assert_allclose(batch.weights[:, 0] / batch.weights[0, 0], expected / expected[0], rtol=1e-4)
 
 

@@ -18,7 +18,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.hooks import CALLED, REFUSED
-from sb3_per.storage.nested import tree_map
+from sb3_per.storage.nested import map_arrays
 from tests.helpers.actors import local
 from tests.helpers.buffers import (
     ACTION_SPACES,
@@ -75,7 +75,7 @@ def test_the_page_lists_every_method():
 
 
 def scaled(factor: float, original: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: tree_map(lambda part: part * np.float32(factor), original(*args, **kwargs))
+    return lambda *args, **kwargs: map_arrays(lambda part: part * np.float32(factor), original(*args, **kwargs))
 
 
 def with_larger_rewards(original: Callable[..., Any]) -> Callable[..., Any]:

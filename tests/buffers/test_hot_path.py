@@ -37,5 +37,6 @@ def test_sample_and_update_run_no_python_loop_over_the_batch(obs_space, normaliz
             buffer.update_priorities(buffer.sample(batch_size, env=env).indices, td_errors)
 
         cycle()
-        work.append(python_work(cycle))
+        # A kernel that few batches need may be loaded in one of the cycles; a loop over the batch is in all.
+        work.append(min(python_work(cycle) for _ in range(3)))
     assert work[1] == work[2] == work[3]

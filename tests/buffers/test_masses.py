@@ -84,10 +84,10 @@ class TooFew(Halves):
 
 
 class OneForAll(Halves):
-    """Has one priority for the whole batch."""
+    """Has one priority for the whole batch, if an error is large."""
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
-        return abs_td_errors.mean()
+        return abs_td_errors.mean() if abs_td_errors.max() > 2.0 else super().priority(abs_td_errors)
 
 
 class Peculiar(Halves):
@@ -101,7 +101,7 @@ class Peculiar(Halves):
         priorities = super().priority(abs_td_errors)
         if self.what == "list":
             return priorities.tolist()
-        return priorities * np.nan if self.what == "nan" else priorities
+        return np.where(abs_td_errors > 2.0, np.nan, priorities) if self.what == "nan" else priorities
 
     def mass(self, priority: Any) -> np.ndarray:
         factors = {"no mass": 0.0, "negative": -1.0, "too large": 1e300}
@@ -303,7 +303,7 @@ class Rising(PriorityScheme):
         self.wrong = wrong
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
-        return np.where((abs_td_errors > 1e3) & (self.wrong == "priority"), np.inf, abs_td_errors)
+        return np.where((abs_td_errors > 1e3) & (self.wrong == "priority"), np.inf, abs_td_errors + 0.1)
 
     def mass(self, priority: Any) -> np.ndarray:
         return np.where((np.asarray(priority) > 1e3) & (self.wrong == "mass"), np.nan, priority)

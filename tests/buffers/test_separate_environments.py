@@ -200,10 +200,12 @@ class Twins:
         beta, batch = buffer.beta, buffer.sample(6)
         slots = batch.indices % ids.size
         np.testing.assert_array_equal(ids.ravel()[slots], batch.indices)
-        n_p = masses.ravel()[slots] / masses.sum() * np.count_nonzero(masses)
-        assert (n_p > 0).all()
+        relative_probabilities = masses.ravel()[slots] / masses.sum() * np.count_nonzero(masses)
+        assert (relative_probabilities > 0).all()
         if buffer.scheme.importance_sampling:
-            np.testing.assert_allclose(batch.weights.numpy().ravel(), (n_p / n_p.min()) ** -beta, rtol=1e-5)
+            np.testing.assert_allclose(
+                batch.weights.numpy().ravel(), (relative_probabilities / relative_probabilities.min()) ** -beta, rtol=1e-5
+            )
         assert_same(batch.observations, buffer.read(slots).observations)
 
 

@@ -22,7 +22,7 @@ from sb3_per import (
     RankBased,
     Uniform,
 )
-from sb3_per.buffers.settings import PrioritySettings
+from sb3_per.buffers.settings import BufferSettings
 from sb3_per.sampling.schemes import SCHEMES
 from tests.helpers.buffers import make_buffer
 
@@ -59,7 +59,7 @@ def test_settings_without_effect_warn():
         said = ignored_setting_warnings(scheme=scheme, **{name: value})
         expected = f"{name}={value!r} has no effect with scheme={scheme!r}"
         assert [text.partition(": ")[0] for text in said] == ([expected] if scheme in idle else [])
-        assert ignored_setting_warnings(scheme=scheme, **{name: getattr(PrioritySettings(), name)}) == []
+        assert ignored_setting_warnings(scheme=scheme, **{name: getattr(BufferSettings(), name)}) == []
     for scheme in SCHEMES:
         said = ignored_setting_warnings(scheme=scheme, **{name: value for name, (value, _) in WITHOUT_EFFECT.items()})
         expected_names = {name for name, (_, idle) in WITHOUT_EFFECT.items() if scheme in idle}
@@ -89,7 +89,7 @@ def test_arguments_of_sb3_come_first():
 
 
 def test_the_documentation_of_the_buffer_names_all_settings():
-    assert set(PrioritySettings.names()) <= set(re.findall(r"``(\w+)``", PrioritizedReplayBuffer.__doc__))
+    assert set(BufferSettings.names()) <= set(re.findall(r"``(\w+)``", PrioritizedReplayBuffer.__doc__))
 
 
 def test_a_user_defined_buffer_keeps_its_extra_arguments():

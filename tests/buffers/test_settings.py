@@ -47,4 +47,4 @@ def test_names_that_came_to_nothing_are_unknown():
             make_buffer(**{name: value})
     buffer = make_buffer()
     fill([buffer], 3)
-    assert not hasattr(buffer.sample(2), "n_p")
+    assert not hasattr(buffer.sample(2), "relative_probabilities")

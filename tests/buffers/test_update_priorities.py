@@ -122,6 +122,7 @@ def test_td_errors_may_be_arrays_tensors_or_lists():
         th.tensor(TD_ERRORS, dtype=th.float32, requires_grad=True),
         th.tensor(TD_ERRORS, dtype=th.bfloat16),
         TD_ERRORS.tolist(),
+        TD_ERRORS.astype(">f4"),
         np.abs(TD_ERRORS).mean(axis=1),
         np.abs(TD_ERRORS).mean(axis=1, keepdims=True),
     ]:
@@ -129,7 +130,8 @@ def test_td_errors_may_be_arrays_tensors_or_lists():
         fill([buffer], 3)
         if isinstance(td_errors, np.ndarray):
             td_errors.setflags(write=False)
-        assert buffer.update_priorities(np.arange(3, dtype=np.int32), td_errors) == 3
+        ids = np.arange(3, dtype=np.int32)
+        assert buffer.update_priorities(ids.astype(">i8"), np.ones(3)) == buffer.update_priorities(ids, td_errors) == 3
         np.testing.assert_allclose(buffer.masses[:, 0], (np.array([1.0, 2.0, 0.5]) + 1e-6) ** 0.6, rtol=1e-6)
 
 

@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_per import PrioritizedSequenceReplayBuffer
 from sb3_per.algorithms.recurrent.networks import transitions_in
-from sb3_per.storage.nested import tree_map
+from sb3_per.storage.nested import map_arrays
 
 SMALL: dict[str, Any] = dict(
     learning_starts=60,
@@ -116,7 +116,7 @@ def spoiled(batch: Any) -> Any:
         return part
 
     lengths = {"prefix": batch.prefix_lengths, "observations": batch.next_steps.amax(dim=0) + 1}
-    found = {name: tree_map(lambda part, n=n: spoil(part, n), getattr(batch, name)) for name, n in lengths.items()}
+    found = {name: map_arrays(lambda part, n=n: spoil(part, n), getattr(batch, name)) for name, n in lengths.items()}
     for name in ("rewards", "discounts", "dones"):
         found[name] = spoil(getattr(batch, name), batch.mask.sum(dim=0))
     return batch._replace(**found)

@@ -97,11 +97,11 @@ def test_draws_follow_the_ranks():
     reference.update(np.arange(500), priorities)
     uniforms = rng.random(64)
     for stratified in (True, False):
-        slots, n_p = tree.draw(uniforms.copy(), stratified, 500)
+        slots, relative_probabilities = tree.draw(uniforms.copy(), stratified, 500)
         prefix_sums = (np.arange(64) + uniforms) * (tree.total / 64) if stratified else uniforms * tree.total
         np.testing.assert_array_equal(slots, tree.find(prefix_sums))
-        np.testing.assert_allclose(n_p, 500 / tree.total * reference.masses(500, 0.7)[slots])
-        np.testing.assert_allclose(tree.n_p(slots, 500), n_p)
+        np.testing.assert_allclose(relative_probabilities, 500 / tree.total * reference.masses(500, 0.7)[slots])
+        np.testing.assert_allclose(tree.relative_probabilities(slots, 500), relative_probabilities)
 
 
 def test_loading_a_state_restores_the_order():

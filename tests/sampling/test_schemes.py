@@ -273,7 +273,7 @@ class Faulty(PriorityScheme):
         self.method, self.value = method, value
 
     def priority(self, abs_td_errors):
-        return np.full(len(abs_td_errors), self.value) if self.method == "priority" else abs_td_errors
+        return np.full(len(abs_td_errors), self.value) if self.method == "priority" else abs_td_errors + 1.0
 
     def mass(self, priority):
         return np.full(np.shape(priority), self.value) if self.method == "mass" else super().mass(priority)
@@ -286,7 +286,8 @@ def test_bad_numbers_from_a_scheme_are_refused():
     """The number is refused before it enters the tree."""
     values = (np.inf, np.nan, -1.0, 0.0)
     for method, value in (*itertools.product(("priority", "mass", "new_mass"), values), ("mass", 1e308), ("new_mass", 1e308)):
-        buffer = make_buffer(4, scheme=Faulty(method, value))
+        buffer = make_buffer(4, scheme=Faulty("", 0.0))
+        buffer.scheme.method, buffer.scheme.value = method, value  # only after the trial of a new scheme
         fill([buffer], 4)
         if method != "priority":
             with pytest.raises(ValueError, match=re.escape(str(value))):
@@ -310,6 +311,57 @@ def test_a_refused_mass_changes_nothing():
             buffer.update_priorities([0, 1], [1.0, 2.0])
         np.testing.assert_array_equal(buffer.masses, before)
         assert buffer.max_priority == 1.0
+
+
+class WithoutSuper(PriorityScheme):
+    def __init__(self) -> None:
+        self.alpha = 0.6
+
+
+class WithoutPriority(PriorityScheme):
+    pass
+
+
+class Scalar(PriorityScheme):
+    def priority(self, abs_td_errors):
+        return abs_td_errors.sum() + 1.0
+
+
+class Negative(PriorityScheme):
+    def priority(self, abs_td_errors):
+        return -abs_td_errors
+
+
+class Unequal(Proportional):
+    draws_uniformly = True
+
+
+class FlatWeights(Proportional):
+    def weights(self, relative_probabilities, beta):
+        return (relative_probabilities.min() / relative_probabilities) ** beta
+
+
+def test_mistakes_of_a_scheme_are_refused_when_it_is_made_part_of_a_buffer():
+    for scheme, error, message in (
+        (WithoutSuper(), ValueError, r"WithoutSuper must call super\(\).__init__\(alpha\)"),
+        (WithoutPriority(0.6), NotImplementedError, r"WithoutPriority must implement priority\(\)"),
+        (Scalar(0.6), ValueError, r"priority\(\) gave shape \(\) for 2 errors"),
+        (Negative(0.6), ValueError, r"priority\(\) gave \[-0\. -1\.\] .*must be above 0"),
+        (Unequal(), ValueError, "all masses must be equal"),
+        (FlatWeights(), ValueError, r"weights\(\) gave float64 of shape \(2,\)"),
+    ):
+        with pytest.raises(error, match=message):
+            make_buffer(4, scheme=scheme)
+
+
+class WithoutEpsilon(PriorityScheme):
+    def priority(self, abs_td_errors):
+        return abs_td_errors
+
+
+def test_a_scheme_whose_priority_may_be_0_gives_a_warning():
+    with pytest.warns(UserWarning, match="hardly ever drawn again. Add a small number"):
+        make_buffer(4, scheme=WithoutEpsilon(0.6))
 
 
 def test_reduce_refuses_bad_shapes():

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_per import SumTree
-from sb3_per.sampling.parts import SlotRange, draw_from
 from sb3_per.sampling.rank_tree import RankTree
+from sb3_per.sampling.subsets import SlotRange, draw_from
 
 
 def reference_find(masses: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -119,11 +119,11 @@ def test_draw_finds_the_prefix_sums():
         tree = filled(masses)
         uniforms = rng.random(33)
         for stratified in (True, False):
-            leaves, n_p = tree.draw(uniforms.copy(), stratified, 7)
+            leaves, relative_probabilities = tree.draw(uniforms.copy(), stratified, 7)
             prefix_sums = (np.arange(33) + uniforms) * (tree.total / 33) if stratified else uniforms * tree.total
             np.testing.assert_array_equal(leaves, reference_find(masses, prefix_sums))
-            np.testing.assert_allclose(n_p, 7 * masses[leaves] / masses.sum(), rtol=1e-12)
-            np.testing.assert_allclose(tree.n_p(leaves, 7), n_p, rtol=1e-12)
+            np.testing.assert_allclose(relative_probabilities, 7 * masses[leaves] / masses.sum(), rtol=1e-12)
+            np.testing.assert_allclose(tree.relative_probabilities(leaves, 7), relative_probabilities, rtol=1e-12)
 
 
 @pytest.mark.parametrize("capacity", [1, 65])
@@ -137,16 +137,16 @@ def test_find_in_a_part_equals_cumsum_of_its_leaves(capacity):
         first, n = ranges[i]
         leaves = (first + np.arange(n)) % capacity
         total = masses[leaves].sum()
-        part = SlotRange(tree, first, n)
-        assert (part.n, part.total) == (n, total)
+        subset = SlotRange(tree, first, n)
+        assert (subset.n, subset.total) == (n, total)
         if total == 0:
             with pytest.raises(ValueError, match=f"Cannot draw from {n} slots"):
-                draw_from(part, 1, stratified=True)
+                draw_from(subset, 1, stratified=True)
             continue
         values = edges_of(masses[leaves])
-        found = part.find(values)
+        found = subset.find(values)
         np.testing.assert_array_equal(found, leaves[reference_find(masses[leaves], values)])
-        np.testing.assert_allclose(part.n_p(found), n * masses[found] / total, rtol=1e-12)
+        np.testing.assert_allclose(subset.relative_probabilities(found), n * masses[found] / total, rtol=1e-12)
 
 
 def test_masses_outside_of_a_part_have_no_influence():
@@ -157,10 +157,10 @@ def test_masses_outside_of_a_part_have_no_influence():
         masses = np.full(1000, outside)
         masses[leaves] = inside
         tree = filled(masses)
-        part = SlotRange(tree, first, 300)
-        assert part.total == pytest.approx(inside.sum(), rel=1e-14)
+        subset = SlotRange(tree, first, 300)
+        assert subset.total == pytest.approx(inside.sum(), rel=1e-14)
         values = rng.random(1000) * inside.sum()
-        np.testing.assert_array_equal(part.find(values), leaves[np.searchsorted(np.cumsum(inside), values, side="right")])
+        np.testing.assert_array_equal(subset.find(values), leaves[np.searchsorted(np.cumsum(inside), values, side="right")])
 
 
 def test_the_largest_uniform_number_draws_the_last_leaf_with_mass():
@@ -169,9 +169,9 @@ def test_the_largest_uniform_number_draws_the_last_leaf_with_mass():
         tree = filled(np.r_[np.full(capacity, 0.1), np.zeros(3)])
         for size in (1, 2, 3, 7, 64):
             for stratified in (True, False):
-                leaves, n_p = tree.draw(np.full(size, np.nextafter(1.0, 0.0)), stratified, capacity)
+                leaves, relative_probabilities = tree.draw(np.full(size, np.nextafter(1.0, 0.0)), stratified, capacity)
                 assert leaves[-1] == capacity - 1
-                np.testing.assert_allclose(n_p, 1.0)
+                np.testing.assert_allclose(relative_probabilities, 1.0)
 
 
 def test_the_last_value_of_a_repeated_index_counts():

@@ -1,6 +1,7 @@
 """The JAX form of each scheme's loss is the PyTorch one, with the same gradient."""
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -62,6 +63,19 @@ class Cubic(Proportional):
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         return abs_td_errors**3 + 0.1
+
+
+@dataclass
+class Unhashable(Proportional):
+    """A dataclass with the usual comparison has no hash."""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+
+def test_a_scheme_that_the_compiler_cannot_hash_is_refused():
+    with pytest.raises(TypeError, match=r"Unhashable must be hashable .*@dataclass\(eq=False\)"):
+        make("dqn", replay_buffer_kwargs=dict(scheme=Unhashable()))
 
 
 def test_a_scheme_with_a_loss_of_its_own_needs_a_jax_form():

@@ -10,7 +10,7 @@ import torch as th
 from stable_baselines3.common.logger import Logger
 
 from sb3_per.algorithms.metrics import weight_metrics
-from sb3_per.sbx.base import Step
+from sb3_per.sbx.jax_loop import UpdateInputs
 from tests.helpers.buffers import fill
 from tests.helpers.sbx_models import ALGORITHMS, BATCH_SIZE, SGD, leaves, logged, make, names, shared
 
@@ -412,8 +412,8 @@ def test_a_subclass_that_overrides_a_function_of_sbx_is_called():
     model = Own("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[4, 4]), seed=0, buffer_size=80, tau=0.25)
     fill([model.replay_buffer], 30)
     _, (batch,) = model._draw_ahead(BATCH_SIZE, 0, 1)
-    step = Step(model._networks(), model.key, batch, model._hyperparameters(), model._options())
-    jax.eval_shape(lambda: Own._update(step))
+    inputs = UpdateInputs(model._networks(), model.key, batch, model._hyperparameters(), model._options())
+    jax.eval_shape(lambda: Own._update(inputs))
     assert set(rates) == {0.25}
 
 
@@ -448,10 +448,10 @@ def test_a_subclass_may_change_the_target_alone():
 
     class Own(ALGORITHMS["td3"][0]):
         @classmethod
-        def _target(cls, step: Step, noise_key: Any, dropout_key: Any) -> Any:
+        def _target(cls, inputs: UpdateInputs, noise_key: Any, dropout_key: Any) -> Any:
             return jnp.full((BATCH_SIZE, 1), 3.0)
 
     jax_batch = model._jax_batch_of(batch, updates_actor=False)
-    step = Step(model._networks(), model.key, jax_batch, model._hyperparameters(), model._options())
-    td_errors = Own._update(step).td_errors
+    inputs = UpdateInputs(model._networks(), model.key, jax_batch, model._hyperparameters(), model._options())
+    td_errors = Own._update(inputs).td_errors
     np.testing.assert_allclose(td_errors, 3.0 - estimates("td3", model, batch), rtol=1e-4, atol=1e-5)

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples, SequenceReplayBufferSamples
-from sb3_per.storage.nested import tree_map
+from sb3_per.storage.nested import map_arrays
 
 #: Hidden and cell state, each of shape (n_layers, n, hidden).
 States = tuple[th.Tensor, ...]
@@ -143,7 +143,7 @@ class RecurrentNetwork(BaseModel):
             is_step = is_step.reshape(*is_step.shape, *[1] * (part.ndim - 2))  # broadcasts over the axes of an observation
             return th.where(is_step, part, th.zeros((), dtype=part.dtype)).flatten(0, 1)
 
-        features = self._features_of(tree_map(without_padding, observations))
+        features = self._features_of(map_arrays(without_padding, observations))
         return features.reshape(-1, len(lengths), features.shape[-1])
 
     def _with_features(self, outputs: th.Tensor, features: th.Tensor) -> th.Tensor:

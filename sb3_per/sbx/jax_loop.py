@@ -52,7 +52,7 @@ class Options:
         object.__setattr__(self, "scheme_settings", pickle.dumps(self.scheme.settings))
 
 
-class Step(NamedTuple):
+class UpdateInputs(NamedTuple):
     """
     Input of a gradient step.
 
@@ -87,7 +87,7 @@ class Step(NamedTuple):
         return jax.lax.cond(self.batch.updates_actor, update, lambda: (*skipped, zeros))
 
 
-class Updated(NamedTuple):
+class UpdateResult(NamedTuple):
     """
     Result of a gradient step.
 
@@ -160,11 +160,11 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         return Options(self.replay_buffer.scheme, self.policy_delay)
 
     @classmethod
-    def _update(cls, step: Step) -> Updated:
+    def _update(cls, inputs: UpdateInputs) -> UpdateResult:
         """
         Update all networks once. Compiled.
 
-        :param step: networks, key, batch, hyperparameters and options
+        :param inputs: networks, key, batch, hyperparameters and options
         :return: networks, next key, TD errors and metrics
         """
         raise NotImplementedError(f"{cls.__name__} must implement _update(), which updates the networks once")
@@ -282,7 +282,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :param batch: batch of the step
         :return: TD errors, shape (batch_size, n_critics)
         """
-        return cls._update(Step(networks, key, batch, hyperparameters, options)).td_errors
+        return cls._update(UpdateInputs(networks, key, batch, hyperparameters, options)).td_errors
 
     @classmethod
     @partial(jax.jit, static_argnames=("cls", "options"))
@@ -304,7 +304,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         def make_step(number: Any, networks: Any, key: jax.Array) -> tuple[Any, jax.Array, Logged]:
             """Update the networks once, on the batch of this number."""
             batch = jax.tree.map(lambda array: array[number], batches)
-            updated = cls._update(Step(networks, key, batch, hyperparameters, options))
+            updated = cls._update(UpdateInputs(networks, key, batch, hyperparameters, options))
             metrics = {**updated.metrics, **weight_metrics(batch.weights)}
             logged = Logged.pack(updated.td_errors, metrics, updated.actor_metrics)
             return updated.networks, updated.key, logged
@@ -382,6 +382,9 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
     def _check_buffer(self, buffer: PrioritizedReplayBuffer) -> None:
         super()._check_buffer(buffer)
+        if type(buffer.scheme).__hash__ is None:
+            name = type(buffer.scheme).__name__
+            raise TypeError(f"{name} must be hashable for the compiler: write @dataclass(eq=False) in place of @dataclass")
         one = jnp.ones((1, 1))
         try:
             jax.eval_shape(buffer.scheme.jax_loss, one, one, one)

@@ -6,13 +6,13 @@ import numpy as np
 
 from sb3_per.sampling.candidates import Candidates
 from sb3_per.sampling.mass_tree import LEAST_MASS, MassTree, NothingToDrawError
-from sb3_per.sampling.sum_tree import SumTree, cover, descend, spread
+from sb3_per.sampling.sum_tree import SumTree, cover, descend, prefix_sums_of
 
 # How often the missing part of a batch without repeats is drawn again, before a race among all remaining slots.
 _ROUNDS = 4
 
 
-class Part(Protocol):
+class Subset(Protocol):
     """Slots that are drawn in proportion to their mass among themselves."""
 
     #: number of slots
@@ -23,8 +23,8 @@ class Part(Protocol):
     def find(self, prefix_sums: np.ndarray) -> np.ndarray:
         """Find slots by prefix sums of their masses, float64 of shape (batch_size,)."""
 
-    def n_p(self, slots: np.ndarray) -> np.ndarray:
-        """Compute N P of drawn slots: how many times as likely as in a uniform draw from this part."""
+    def relative_probabilities(self, slots: np.ndarray) -> np.ndarray:
+        """Compute N P of drawn slots: how many times as likely as in a uniform draw from this subset."""
 
 
 class WholeTree:
@@ -41,12 +41,12 @@ class WholeTree:
         self._tree = tree
 
     def find(self, prefix_sums: np.ndarray) -> np.ndarray:
-        """See :class:`Part`."""
+        """See :class:`Subset`."""
         return self._tree.find(prefix_sums)
 
-    def n_p(self, slots: np.ndarray) -> np.ndarray:
-        """See :class:`Part`."""
-        return self._tree.n_p(slots, self.n)
+    def relative_probabilities(self, slots: np.ndarray) -> np.ndarray:
+        """See :class:`Subset`."""
+        return self._tree.relative_probabilities(slots, self.n)
 
 
 class SlotRange:
@@ -66,15 +66,15 @@ class SlotRange:
         self.total = float(self._ends[-1])
 
     def find(self, prefix_sums: np.ndarray) -> np.ndarray:
-        """See :class:`Part`."""
+        """See :class:`Subset`."""
         last = self._ends.searchsorted(self._ends[-1])  # the last node with mass
         i = np.minimum(self._ends.searchsorted(prefix_sums, side="right"), last)
         found: np.ndarray = self._nodes[i]
         descend(self._tree.sums, self._tree.starts, found, self._levels[i], prefix_sums - np.append(0.0, self._ends)[i])
         return found.view(np.int64)
 
-    def n_p(self, slots: np.ndarray) -> np.ndarray:
-        """See :class:`Part`."""
+    def relative_probabilities(self, slots: np.ndarray) -> np.ndarray:
+        """See :class:`Subset`."""
         return np.asarray(np.maximum(self._tree.read(slots) * (self.n / self.total), LEAST_MASS))
 
 
@@ -94,16 +94,16 @@ class ListedSlots:
         self.total = float(self._sums[-1])
 
     def find(self, prefix_sums: np.ndarray) -> np.ndarray:
-        """See :class:`Part`."""
+        """See :class:`Subset`."""
         numbers = np.searchsorted(self._sums, prefix_sums, side="right")
         return np.asarray(self._slots[np.minimum(numbers, self.n - 1)])
 
-    def n_p(self, slots: np.ndarray) -> np.ndarray:
-        """See :class:`Part`."""
+    def relative_probabilities(self, slots: np.ndarray) -> np.ndarray:
+        """See :class:`Subset`."""
         return np.asarray(np.maximum(self._tree.read(slots) * (self.n / self.total), LEAST_MASS))
 
 
-def newest_part(tree: MassTree, candidates: Candidates, n: int) -> Part:
+def newest_subset(tree: MassTree, candidates: Candidates, n: int) -> Subset:
     """
     Choose the newest slots that can be drawn.
 
@@ -114,33 +114,35 @@ def newest_part(tree: MassTree, candidates: Candidates, n: int) -> Part:
     """
     if n == candidates.n:
         return WholeTree(tree, n)
-    first = candidates.first_of_neighbours(n)
+    first = candidates.start_of_newest(n)
     if first is not None and isinstance(tree, SumTree):
         return SlotRange(tree, first, n)
     return ListedSlots(tree, candidates.newest(np.arange(n), n))
 
 
-def draw_from(part: Part, batch_size: int, stratified: bool) -> np.ndarray:
+def draw_from(subset: Subset, batch_size: int, stratified: bool) -> np.ndarray:
     """
     Draw slots by mass, with replacement.
 
-    :param part: what to draw from
+    :param subset: what to draw from
     :param batch_size: number of slots
     :param stratified: whether to draw once from each of ``batch_size`` equal slices
     :return: slots, int64 of shape (batch_size,)
     :raises NothingToDrawError: if no slot has a mass
     """
-    if not part.total > 0.0:
-        raise NothingToDrawError(f"Cannot draw from {part.n} slots: none of them has a mass")
-    return part.find(spread(np.random.random_sample(batch_size), 1.0, stratified) * part.total)
+    if not subset.total > 0.0:
+        raise NothingToDrawError(f"Cannot draw from {subset.n} slots: none of them has a mass")
+    return subset.find(prefix_sums_of(np.random.random_sample(batch_size), 1.0, stratified) * subset.total)
 
 
-def draw_without_repeats(part: Part, tree: MassTree, candidates: Candidates, batch_size: int, stratified: bool) -> np.ndarray:
+def draw_without_repeats(
+    subset: Subset, tree: MassTree, candidates: Candidates, batch_size: int, stratified: bool
+) -> np.ndarray:
     """
     Draw slots by mass, none of them twice. A slot that comes again is replaced by a draw from the others: to draw from all
     slots and keep only new ones has the same result.
 
-    :param part: what to draw from, the newest slots
+    :param subset: what to draw from, the newest slots
     :param tree: masses of all slots
     :param candidates: say which slots can be drawn
     :param batch_size: number of slots
@@ -148,19 +150,19 @@ def draw_without_repeats(part: Part, tree: MassTree, candidates: Candidates, bat
     :return: slots, int64 of shape (batch_size,)
     :raises ValueError: if fewer slots than ``batch_size`` can be drawn
     """
-    if part.n < batch_size:
-        raise ValueError(f"A batch of {batch_size} without repeats cannot be drawn from {part.n} transitions")
-    slots = draw_from(part, batch_size, stratified)
+    if subset.n < batch_size:
+        raise ValueError(f"A batch of {batch_size} without repeats cannot be drawn from {subset.n} transitions")
+    slots = draw_from(subset, batch_size, stratified)
     is_first = _first_occurrences(slots)
     chosen = slots[is_first]
     for _ in range(_ROUNDS):
         if len(chosen) == batch_size:
             break
-        chosen = np.append(chosen, draw_from(part, batch_size, stratified=False))
+        chosen = np.append(chosen, draw_from(subset, batch_size, stratified=False))
         chosen = chosen[_first_occurrences(chosen)][:batch_size]
     if len(chosen) < batch_size:
-        remaining = np.setdiff1d(candidates.newest(np.arange(part.n), part.n), chosen, assume_unique=True)
-        masses = tree.read(remaining) * (part.n / part.total)
+        remaining = np.setdiff1d(candidates.newest(np.arange(subset.n), subset.n), chosen, assume_unique=True)
+        masses = tree.read(remaining) * (subset.n / subset.total)
         chosen = np.append(chosen, _race(remaining, masses, batch_size - len(chosen)))
     if not stratified:
         return chosen
