@@ -15,7 +15,7 @@ from sb3_per.sampling.subsets import SlotRange, draw_from
 
 
 def reference_find(masses: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the first leaf whose cumulative sum exceeds each value, or the last leaf with mass if there is none."""
+    """Return the first slot whose cumulative sum exceeds each value, or the last slot with mass if there is none."""
     return np.searchsorted(np.cumsum(masses), values, side="right").clip(max=np.flatnonzero(masses)[-1])
 
 
@@ -49,15 +49,15 @@ def test_find_equals_cumsum(capacity, seed):
     assert (len(tree), tree.total) == (capacity, masses.sum())
     found = tree.find(edges_of(masses))
     np.testing.assert_array_equal(found, reference_find(masses, edges_of(masses)))
-    assert set(found) == set(np.flatnonzero(masses))  # every leaf with mass can be drawn, the first and the last too
+    assert set(found) == set(np.flatnonzero(masses))  # every slot with mass can be drawn, the first and the last too
 
 
 def test_scalars_and_arrays_are_accepted():
     capacity = 9
     masses = integer_masses(np.random.default_rng(0), capacity)
     tree = SumTree(capacity)
-    for leaf, mass in enumerate(masses):
-        tree.update(leaf, mass)
+    for slot, mass in enumerate(masses):
+        tree.update(slot, mass)
     assert isinstance(tree[0], float)
     assert isinstance(tree.find(0.0), int)
     assert isinstance(tree.total, float)
@@ -83,22 +83,22 @@ def test_scalars_and_arrays_are_accepted():
     fractions=st.lists(st.floats(0, 1.5), min_size=1, max_size=10),
 )
 def test_sums_do_not_drift_after_any_updates(capacity, batches, fractions):
-    """After any updates, leaves hold the last values, the total equals a new tree's, and no empty leaf is drawn."""
+    """After any updates, slots hold the last values, the total equals a new tree's, and no empty slot is drawn."""
     tree, masses = SumTree(capacity), np.zeros(capacity)
     for batch in batches:
-        leaves = np.array([leaf % capacity for leaf, _ in batch], dtype=np.int64)
+        slots = np.array([slot % capacity for slot, _ in batch], dtype=np.int64)
         values = np.array([mass for _, mass in batch])
-        tree.update(leaves, values)
-        for leaf, value in zip(leaves, values, strict=True):
-            masses[leaf] = value
+        tree.update(slots, values)
+        for slot, value in zip(slots, values, strict=True):
+            masses[slot] = value
         np.testing.assert_array_equal(tree[:], masses)
-        # The sums have not drifted if they equal those of a tree that is built at once from the same leaves.
+        # The sums have not drifted if they equal those of a tree that is built at once from the same slots.
         assert tree.total == filled(masses).total
         assert tree.total == pytest.approx(masses.sum(), rel=1e-12)
         if tree.total > 0:
             found = tree.find(np.array(fractions) * tree.total)
             assert (masses[found] > 0).all()
-            assert (np.diff(found[np.argsort(fractions)]) >= 0).all()  # larger prefix sums give later leaves
+            assert (np.diff(found[np.argsort(fractions)]) >= 0).all()  # larger prefix sums give later slots
 
 
 def test_an_emptied_tree_has_a_total_of_zero():
@@ -119,11 +119,11 @@ def test_draw_finds_the_prefix_sums():
         tree = filled(masses)
         uniforms = rng.random(33)
         for stratified in (True, False):
-            leaves, relative_probabilities = tree.draw(uniforms.copy(), stratified, 7)
+            slots, relative_probabilities = tree.draw(uniforms.copy(), stratified, 7)
             prefix_sums = (np.arange(33) + uniforms) * (tree.total / 33) if stratified else uniforms * tree.total
-            np.testing.assert_array_equal(leaves, reference_find(masses, prefix_sums))
-            np.testing.assert_allclose(relative_probabilities, 7 * masses[leaves] / masses.sum(), rtol=1e-12)
-            np.testing.assert_allclose(tree.relative_probabilities(leaves, 7), relative_probabilities, rtol=1e-12)
+            np.testing.assert_array_equal(slots, reference_find(masses, prefix_sums))
+            np.testing.assert_allclose(relative_probabilities, 7 * masses[slots] / masses.sum(), rtol=1e-12)
+            np.testing.assert_allclose(tree.relative_probabilities(slots, 7), relative_probabilities, rtol=1e-12)
 
 
 @pytest.mark.parametrize("capacity", [1, 65])
@@ -135,17 +135,17 @@ def test_find_in_a_part_equals_cumsum_of_its_leaves(capacity):
     ranges = [(first, n) for first in range(capacity) for n in range(1, capacity + 1)]
     for i in rng.permutation(len(ranges))[:200]:
         first, n = ranges[i]
-        leaves = (first + np.arange(n)) % capacity
-        total = masses[leaves].sum()
+        slots = (first + np.arange(n)) % capacity
+        total = masses[slots].sum()
         subset = SlotRange(tree, first, n)
         assert (subset.n, subset.total) == (n, total)
         if total == 0:
             with pytest.raises(ValueError, match=f"Cannot draw from {n} slots"):
                 draw_from(subset, 1, stratified=True)
             continue
-        values = edges_of(masses[leaves])
+        values = edges_of(masses[slots])
         found = subset.find(values)
-        np.testing.assert_array_equal(found, leaves[reference_find(masses[leaves], values)])
+        np.testing.assert_array_equal(found, slots[reference_find(masses[slots], values)])
         np.testing.assert_allclose(subset.relative_probabilities(found), n * masses[found] / total, rtol=1e-12)
 
 
@@ -153,24 +153,24 @@ def test_masses_outside_of_a_part_have_no_influence():
     rng = np.random.default_rng(0)
     inside = rng.random(300)
     for first, outside in itertools.product((0, 77, 900), (0.0, 1e-300, 1e17, 1e290)):
-        leaves = (first + np.arange(300)) % 1000
+        slots = (first + np.arange(300)) % 1000
         masses = np.full(1000, outside)
-        masses[leaves] = inside
+        masses[slots] = inside
         tree = filled(masses)
         subset = SlotRange(tree, first, 300)
         assert subset.total == pytest.approx(inside.sum(), rel=1e-14)
         values = rng.random(1000) * inside.sum()
-        np.testing.assert_array_equal(subset.find(values), leaves[np.searchsorted(np.cumsum(inside), values, side="right")])
+        np.testing.assert_array_equal(subset.find(values), slots[np.searchsorted(np.cumsum(inside), values, side="right")])
 
 
 def test_the_largest_uniform_number_draws_the_last_leaf_with_mass():
-    """The largest number below 1 may round to the total, but must still draw a leaf with mass."""
+    """The largest number below 1 may round to the total, but must still draw a slot with mass."""
     for capacity in range(1, 70):
         tree = filled(np.r_[np.full(capacity, 0.1), np.zeros(3)])
         for size in (1, 2, 3, 7, 64):
             for stratified in (True, False):
-                leaves, relative_probabilities = tree.draw(np.full(size, np.nextafter(1.0, 0.0)), stratified, capacity)
-                assert leaves[-1] == capacity - 1
+                slots, relative_probabilities = tree.draw(np.full(size, np.nextafter(1.0, 0.0)), stratified, capacity)
+                assert slots[-1] == capacity - 1
                 np.testing.assert_allclose(relative_probabilities, 1.0)
 
 
@@ -231,11 +231,11 @@ def test_drawing_from_an_empty_tree_raises():
 
 def test_inputs_of_any_layout_and_type_are_accepted():
     """Inputs may be read-only, strided, float32 or integers, and the tree does not write to them."""
-    leaves, masses = np.arange(16, dtype=np.uint8)[::2], np.arange(16, dtype=np.float32)[::2]
+    slots, masses = np.arange(16, dtype=np.uint8)[::2], np.arange(16, dtype=np.float32)[::2]
     masses.setflags(write=False)
     tree = SumTree(16)
-    tree.update(leaves, masses)
-    np.testing.assert_array_equal(tree[leaves], masses)
+    tree.update(slots, masses)
+    np.testing.assert_array_equal(tree[slots], masses)
     prefix_sums = np.array([0.0, 1.0, 5.0])
     prefix_sums.setflags(write=False)
     np.testing.assert_array_equal(tree.find(prefix_sums), [2, 2, 4])
