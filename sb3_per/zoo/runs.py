@@ -98,6 +98,8 @@ class RunManager(ExperimentManager):
             raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
             if not Path(raised_in).is_relative_to(_PACKAGE):
                 raise
+            if self.resumed_from is None:
+                shutil.rmtree(self.save_path, ignore_errors=True)  # a run that never began
             self.parser.error(str(error))
 
     # ---- hyperparameters
@@ -116,7 +118,9 @@ class RunManager(ExperimentManager):
             check_schedules(with_numbers(hyperparams))
         except KeyError as error:
             self.parser.error(f"-conf {self.config} has no entry {error}, and none for {self.env_name.gym_id}")
-        except (OSError, ImportError, ValueError, yaml.YAMLError) as error:
+        except OSError as error:
+            self.parser.error(f"-conf {self.config}: {error.strerror}")
+        except (ImportError, ValueError, yaml.YAMLError) as error:
             self.parser.error(f"-conf {self.config}: {error}")
         return with_numbers(hyperparams), with_numbers(saved)
 

@@ -223,6 +223,11 @@ def test_options_that_cannot_be_used_are_one_line_before_anything_is_made(zoo, c
 )
 def test_an_argument_that_the_model_refuses_is_one_line(zoo, capsys, params, said):
     assert said in error_of(capsys, zoo, "train", "per_sac", "-params", params)
+    assert not list(Path("logs").glob("*/*"))  # nothing is left of a run that never began
+
+
+def test_a_missing_hyperparameter_file_is_named(zoo, capsys):
+    assert "-conf own.yml: No such file or directory" in error_of(capsys, zoo, "train", "per_sac", "-conf", "own.yml")
 
 
 def test_an_error_of_the_environment_keeps_its_traceback(zoo):
