@@ -8,7 +8,7 @@ from typing import Any
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_per.buffers.settings import OTHER_NAMES, BufferSettings, hint
-from sb3_per.utils.origin import is_of_user, package_of
+from sb3_per.utils.origin import is_user_defined, package_of
 
 
 def show_arguments(cls: type, changed_defaults: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ def name_of_users_train(cls: type) -> str | None:
     :return: class and method; ``None`` if the method is of this package
     """
     owner = next(base for base in cls.__mro__ if "train" in vars(base))
-    return f"{owner.__name__}.train()" if is_of_user(owner) else None
+    return f"{owner.__name__}.train()" if is_user_defined(owner) else None
 
 
 def _constructors(cls: type) -> Iterator[Any]:

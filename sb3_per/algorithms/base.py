@@ -417,7 +417,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             kwargs["replay_buffer_kwargs"] = saved.buffer_settings(replaced)
         model: Any = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
         vars(model).pop(checkpoints.ZIP_ENTRY, None)  # SB3 makes all entries of the zip attributes
-        model.replay_buffer.beta = max(model.replay_buffer.beta, saved.beta)
+        model.replay_buffer.beta_schedule.go_on_from(saved.beta)
         return model
 
     @functools.cached_property
@@ -480,7 +480,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             attributes.update(before)
             raise
         if before.get("replay_buffer") is not None:
-            self.replay_buffer.beta = max(self.replay_buffer.beta, before["replay_buffer"].beta)
+            self.replay_buffer.beta_schedule.go_on_from(before["replay_buffer"].beta)
 
     def _load_buffer_directory(self, path: str | pathlib.Path, truncate_last_traj: bool) -> None:
         live: PrioritizedReplayBuffer | None = vars(self).get("replay_buffer")
@@ -491,7 +491,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             loaded.truncate_last_trajectory()
         if live is not None and live.size() == 0:
             # Others may hold the empty buffer, e.g. a callback.
-            loaded.beta = max(loaded.beta, live.beta)
+            loaded.beta_schedule.go_on_from(live.beta)
             live.take_over(loaded)
             loaded = live
         self.replay_buffer = loaded

@@ -17,7 +17,7 @@ from sb3_per.buffers import PrioritizedHerReplayBuffer, PrioritizedSequenceRepla
 from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, BufferSettings
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
 from sb3_per.storage.mapped import Folder
-from sb3_per.utils.origin import is_of_user, package_of
+from sb3_per.utils.origin import is_user_defined, package_of
 
 if TYPE_CHECKING:
     from sb3_per.algorithms.base import PrioritizedAlgorithm
@@ -95,7 +95,7 @@ def warn_if_stock_refuses(model: "PrioritizedAlgorithm") -> None:
     """
     if model.n_steps == 1 or model.replay_buffer_class is PrioritizedHerReplayBuffer:
         return
-    if isinstance(model.replay_buffer, PrioritizedSequenceReplayBuffer):
+    if issubclass(model._default_buffer_class(), PrioritizedSequenceReplayBuffer):
         return  # a recurrent algorithm has no stock counterpart
     if model.optimize_memory_usage:
         what = "optimize_memory_usage"
@@ -229,4 +229,4 @@ def check_policy(cls: type["PrioritizedAlgorithm"], policy_class: type | None) -
 
 def _is_of_one_algorithm(policy_class: type) -> bool:
     """Tell whether a class of policies is that of a single algorithm; algorithms share those in the module ``common``."""
-    return not is_of_user(policy_class) and "common" not in policy_class.__module__.split(".")
+    return not is_user_defined(policy_class) and "common" not in policy_class.__module__.split(".")

@@ -8,7 +8,7 @@ from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.utils import configure_logger
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.storage.nested import keyed
 from sb3_per.utils.checks import check_argument, integer
 
@@ -24,6 +24,8 @@ def pretrain(model: "PrioritizedAlgorithm", gradient_steps: int, log_interval: i
     check_argument("gradient_steps", gradient_steps, integer())
     check_argument("log_interval", log_interval, integer())
     buffer = model.replay_buffer
+    if isinstance(buffer, PrioritizedSequenceReplayBuffer):
+        raise NotImplementedError("pretrain() needs demonstrations, and a buffer of sequences has none")
     if buffer is None or len(buffer.demonstrations) == 0:
         raise ValueError("pretrain() needs demonstrations. Add some: model.replay_buffer.add_demonstrations(...)")
     if not model._custom_logger:

@@ -54,7 +54,8 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
     def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             target_q = self._target(batch)
-        # One critic after the other: the gradient of concatenated estimates would be summed in another order than SAC's.
+        # One critic after the other: the gradient of concatenated estimates would be summed in another order than SAC's. TD
+        # errors have a gradient for schemes whose loss is one of TD errors, such as LAP.
         td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
         return 0.5 * td_errors.square(), td_errors
 
@@ -88,5 +89,5 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
         # Target networks.
         if gradient_step % self.target_update_interval == 0:
             polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
-            polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
+            polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)  # copies them, as SAC does
         return td_errors, metrics

@@ -182,10 +182,10 @@ def ring_of(buffer: ReplayBuffer) -> Ring:
     :return: the ring
     """
     ring = Ring(buffer.buffer_size, buffer.n_envs, buffer.optimize_memory_usage)
-    n_steps = buffer.pos
+    n_present = buffer.pos
     if buffer.full:
-        n_steps += buffer.buffer_size
-    ring.clear(n_steps)
+        n_present += buffer.buffer_size
+    ring.clear(n_present)
     return ring
 
 
@@ -354,4 +354,4 @@ def copy_newest(source: "PrioritizedReplayBuffer", target: "PrioritizedReplayBuf
     target.demonstrations.take_over(source.demonstrations, keeps_masses)
     target.mixture.share.load(source.mixture.share.progress)
     target.beta_schedule.load(source.beta_schedule.state())
-    target.choose_source()
+    target.source = target.chosen_source()

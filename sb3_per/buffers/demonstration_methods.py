@@ -103,22 +103,22 @@ class DemonstrationMethods(SB3Attributes):
                 recordings = [(self.ring, self.storage)]
             else:
                 recordings = other.recordings()
-            n_steps = sum(ring.n_complete for ring, _ in recordings)
-            if n_steps == 0:
+            n_transitions = sum(ring.n_complete for ring, _ in recordings)
+            if n_transitions == 0:
                 raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
             require_actions_in(recordings, other.action_space, self.action_space)
-            self._add_demonstrations(columns_of(recordings, other.action_space, self.action_space), n_steps)
+            self._add_demonstrations(columns_of(recordings, other.action_space, self.action_space), n_transitions)
 
-    def _add_demonstrations(self, columns: Any, n_steps: int) -> None:
-        self.demonstrations.add(columns, n_steps)
+    def _add_demonstrations(self, columns: Any, n_transitions: int) -> None:
+        self.demonstrations.add(columns, n_transitions)
         self.mixture.are_unused = True
-        self.choose_source()
+        self.source = self.chosen_source()
 
-    def choose_source(self) -> None:
-        """Draw from experience alone, unless there are demonstrations, or a share of them is wanted."""
-        self.source = self.experience
+    def chosen_source(self) -> Source:
+        """Choose experience alone, unless there are demonstrations, or a share of them is wanted."""
         if self.settings.demonstration_fraction > 0.0 or len(self.demonstrations):
-            self.source = self.mixture
+            return self.mixture
+        return self.experience
 
     @contextmanager
     def only_demonstrations(self) -> Iterator[None]:
@@ -128,7 +128,7 @@ class DemonstrationMethods(SB3Attributes):
             with self.mixture.only_demonstrations():
                 yield
         finally:
-            self.choose_source()
+            self.source = self.chosen_source()
 
     def recordings(self) -> list[Recording]:
         """List the ring and the storage of experience, and of demonstrations if there are any."""

@@ -6,7 +6,7 @@ A prioritized buffer calls each of them as SB3 does, or refuses the class.
 
 from stable_baselines3.common.buffers import BaseBuffer
 
-from sb3_per.utils.origin import is_of_user
+from sb3_per.utils.origin import is_user_defined
 
 #: Methods that are called with SB3's arguments, and whose results are used.
 CALLED = frozenset(
@@ -52,7 +52,7 @@ def require_hooks_are_called(cls: type) -> None:
     for name in sorted(CALLED | REFUSED.keys()):
         is_reached = True
         for owner in (base for base in cls.__mro__ if name in vars(base)):
-            if not is_of_user(owner):
+            if not is_user_defined(owner):
                 is_reached = False  # SB3's methods and ours call no others of this name
             elif name in REFUSED:
                 raise TypeError(refusal(owner, name))
@@ -83,7 +83,7 @@ def is_overridden_in(cls: type, name: str) -> bool:
     :param name: name of the method
     :return: whether it is not the method of this package or of SB3
     """
-    return is_of_user(next(base for base in cls.__mro__ if name in vars(base)))
+    return is_user_defined(next(base for base in cls.__mro__ if name in vars(base)))
 
 
 def is_overridden(buffer: BaseBuffer, name: str) -> bool:

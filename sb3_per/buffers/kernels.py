@@ -27,7 +27,7 @@ def are_finite(rewards: np.ndarray) -> bool:
 
 
 @kernel
-def read_batch(
+def read_numbers(
     step_slots: np.ndarray,
     last_slots: np.ndarray,
     rewards: np.ndarray,
@@ -52,7 +52,7 @@ def read_batch(
     :param terminations: written, float32 of shape (batch_size, 1)
     """
     batch_size, n_steps = step_slots.shape
-    first_id = lap_start(next_id, rewards.size)
+    first_id = lap_start(next_id, rewards.size)  # ids follow slots as steps follow rows, see there
     for i in range(batch_size):
         prefetch(dones, np.uint64(last_slots[i]))
         prefetch(rewards, np.uint64(step_slots[i, 0]))
@@ -66,7 +66,7 @@ def read_batch(
 
 
 @kernel
-def locate(
+def locate_and_check(
     ids: np.ndarray,
     next_steps: np.ndarray,
     first_step: int,

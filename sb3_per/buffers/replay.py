@@ -32,7 +32,7 @@ from sb3_per.buffers.mixture import Demonstrations, LinearShare, Mixture
 from sb3_per.buffers.reminder import UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
-from sb3_per.buffers.transition_set import Drawn, RawBatch, TransitionSet
+from sb3_per.buffers.transition_set import Drawn, RawBatch, Source, TransitionSet
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.candidates import AllComplete, Candidates
 from sb3_per.sampling.sampler import Sampler
@@ -115,7 +115,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         if self.settings.demonstration_fraction > 0.0:
             self._check_demonstrations(optimize_memory_usage)
         layout = self._init_with_one_row(
-            n_envs, observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
+            observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
         )
         layout = dataclasses.replace(
             layout, frames=frames_by_key(self.settings.frames, observation_space), store_class=self.store_class
@@ -162,7 +162,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             storage.folder,
             experience.sampler.scheme,
             experience.n_step_returns,
-            settings.draw.for_demonstrations(),
+            settings.draw_settings.for_demonstrations(),
         )
         #: the exponent of the weights
         self.beta_schedule = BetaSchedule(settings.beta_start, settings.beta_end, settings.beta_anneal_steps)
@@ -174,7 +174,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         return TransitionSet(ring, storage, self._make_sampler(AllComplete(ring)), self._make_n_step_returns())
 
     def _make_sampler(self, candidates: Candidates) -> Sampler:
-        return Sampler(self.settings.make_scheme(), candidates, self.settings.draw)
+        return Sampler(self.settings.make_scheme(), candidates, self.settings.draw_settings)
 
     def _make_n_step_returns(self) -> NStepReturns:
         return NStepReturns(self.settings.n_steps, self.settings.gamma)
@@ -193,7 +193,8 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         self.storage: Storage = experience.storage
         #: number of rows
         self.buffer_size = self.storage.n_rows
-        self.choose_source()  # what batches are drawn from: experience, or the mixture
+        #: what batches are drawn from: experience, or with demonstrations the mixture
+        self.source: Source = self.chosen_source()
 
     # ---- write
 
@@ -222,11 +223,11 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             stored then
         """
         steps = inputs.checked_row(self.storage, obs, next_obs, action, reward, done, infos)
-        masses = None
+        entries = None
         if td_errors is not None:
-            masses = self._masses_from(td_errors, (self.n_envs,), self.settings.initial_priority)
+            entries = self._entries_from(td_errors, (self.n_envs,), self.settings.initial_priority)
         with self.lock:
-            self.experience.write_row(steps, masses)
+            self.experience.write_row(steps, entries)
 
     def add_steps(
         self,
@@ -265,14 +266,14 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         envs = self._checked_environments(envs)
         shape = inputs.checked_shape(rewards, len(envs), self.buffer_size)
         steps = inputs.checked_steps(self.storage, shape, obs, next_obs, actions, rewards, dones, timeouts=timeouts)
-        masses = None
+        entries = None
         if initial_priority is None:
             initial_priority = self.settings.initial_priority
         check_argument("initial_priority", initial_priority, words("max", "td_error"))
         if td_errors is not None:
-            masses = self._masses_from(td_errors, shape, initial_priority)
+            entries = self._entries_from(td_errors, shape, initial_priority)
         with self.lock:
-            self.experience.write(envs, steps, masses)
+            self.experience.write(envs, steps, entries)
 
     def extend(
         self,
@@ -301,39 +302,39 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :raises NotImplementedError: for ``masses`` in a class with its own :meth:`add`
         :raises MemoryError: with ``frames``, if there is no memory for a step; the steps before it are stored
         """
-        n_steps = len(reward)
+        n_new = len(reward)
         if hooks.is_overridden(self, "add"):
             if masses is not None:
                 raise NotImplementedError(f"extend() with masses cannot call add(), which {type(self).__name__} overrides")
             with self.lock:
                 super().extend(inputs.in_steps(obs), inputs.in_steps(next_obs), action, reward, done, infos)
             return
-        shape = (n_steps, self.n_envs)
+        shape = (n_new, self.n_envs)
         steps = inputs.checked_steps(self.storage, shape, obs, next_obs, action, reward, done, infos)
         if masses is not None:
             if self.scheme.draws_uniformly:
                 raise ValueError(f"masses have no meaning with {self.scheme}, which draws uniformly: leave them out")
             masses = inputs.checked_masses(masses, shape, self.scheme.largest_mass)
         with self.lock:
-            for i in range(n_steps):
+            for i in range(n_new):
                 self.experience.write_row(steps.at(i), None if masses is None else masses[i])
 
-    def _masses_from(self, td_errors: Any, shape: tuple[int, ...], initial_priority: str) -> np.ndarray:
+    def _entries_from(self, td_errors: Any, shape: tuple[int, ...], initial_priority: str) -> np.ndarray:
         """
-        Turn the TD errors of new transitions into masses.
+        Turn the TD errors of new transitions into what the tree takes, masses or with ranks priorities.
 
         :param td_errors: of ``shape``, or (\\*shape, n_critics)
         :param shape: shape of the steps
         :param initial_priority: the setting, or what takes its place
-        :return: masses, float64 of ``shape``
+        :return: entries, float64 of ``shape``
         :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity, and for
-            what :meth:`~sb3_per.sampling.sampler.Sampler.priorities_and_masses` does not allow
+            what :meth:`~sb3_per.sampling.sampler.Sampler.priorities_and_entries` does not allow
         """
         abs_td_errors = inputs.checked_td_errors(td_errors, shape)
         if initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
-        _, masses = self.sampler.priorities_and_masses(abs_td_errors)
-        return masses.reshape(shape)
+        _, entries = self.sampler.priorities_and_entries(abs_td_errors)
+        return entries.reshape(shape)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """
@@ -379,13 +380,12 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         if type(batch_size) is not int or batch_size < 1:  # this costs nothing in the usual case
             check_argument("batch_size", batch_size, integer())
         with self.lock:
-            drawn = self.source.draw(batch_size, series_progress)  # from `experience`; with demonstrations, from `mixture`
+            drawn = self.source.draw(batch_size, series_progress)  # `source` is `experience`, or with demonstrations `mixture`
             weights = self.scheme.weights(drawn.relative_probabilities, self.beta_schedule.value)
-            transitions = self.source.read(drawn)
-            batch = self._to_batch(transitions, weights, env)
+            batch = self._to_batch(self.source.read(drawn), weights, env)
             if self.source is not self.experience:
                 batch.is_demonstration = self.mixture.are_demonstrations(drawn)
-            self._count_draw(batch.indices[: drawn.n_experience], weights)  # ids of demonstrations are not in the ring
+            self._count_draw(batch.indices[: drawn.n_experience], weights)  # demonstrations are not watched
         return batch
 
     def _count_draw(self, ids: np.ndarray, weights: np.ndarray) -> None:
@@ -402,26 +402,25 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
             self.reminder.count_draw()
 
-    def _to_batch(
-        self, transitions: RawBatch, weights: np.ndarray, env: VecNormalize | None
-    ) -> PrioritizedReplayBufferSamples:
+    def _to_batch(self, raw: RawBatch, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
         """
         Normalize transitions, add up their n-step returns, and make tensors.
 
-        :param transitions: that were read
+        :param raw: transitions that were read
         :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
         :return: the batch
         """
-        obs, actions, next_obs, dones, rewards, lengths, ids = transitions
+        obs, next_obs, rewards = raw.observations, raw.next_observations, raw.rewards
+        # A user's methods are called without `VecNormalize`, too.
         if env is not None or self._user_changes_batches:
             obs = self._normalize_obs(obs, env)
             next_obs = self._normalize_obs(next_obs, env)
             rewards = self._normalize_reward(rewards, env)
         to_torch = self._tensor_maker()
         discounts = None
-        if lengths is not None:
-            rewards, factors = self.experience.n_step_returns.discounted(rewards, lengths)
+        if raw.lengths is not None:
+            rewards, factors = self.experience.n_step_returns.discounted(rewards, raw.lengths)
             discounts = to_torch(factors)
         if isinstance(obs, dict):
             observations = map_arrays(to_torch, obs)
@@ -431,13 +430,13 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             next_observations = to_torch(next_obs)
         return PrioritizedReplayBufferSamples(
             observations=observations,
-            actions=to_torch(actions),
+            actions=to_torch(raw.actions),
             next_observations=next_observations,
-            dones=to_torch(dones),
+            dones=to_torch(raw.terminations),
             rewards=to_torch(rewards),
             discounts=discounts,
             weights=to_torch(weights),
-            indices=ids,
+            indices=raw.ids,
         )
 
     def _tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
@@ -543,7 +542,8 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
 
     def __repr__(self) -> str:
         """Say what the buffer holds, and how it draws."""
-        n_held = int((self.ring.next_steps - self.ring.oldest_held).sum())
+        with self.lock:
+            n_held = int((self.ring.next_steps - self.ring.oldest_held).sum())
         facts = [f"{n_held:,} of {self.ring.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
         facts += [f"{name}={getattr(self, name)}" for name in ("n_steps", *self.extra_arguments)]
         if self.frames is not None:
@@ -697,7 +697,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         self.experience.load(state, keeps_masses)
         self.beta_schedule.load(state["weights"])
         self.mixture.load(state, keeps_masses)
-        self.choose_source()
+        self.source = self.chosen_source()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the lock."""

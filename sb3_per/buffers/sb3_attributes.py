@@ -3,6 +3,8 @@
 from typing import Any
 
 import numpy as np
+import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per.buffers import conversion, hooks, inputs
@@ -77,16 +79,22 @@ class SB3Attributes(ReplayBuffer):
 
     # ---- construction
 
-    def _init_with_one_row(self, n_envs: int, *args: Any) -> Layout:
+    def _init_with_one_row(
+        self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device | str, n_envs: int, *args: Any
+    ) -> Layout:
         """
         Call SB3's constructor, which allocates all rows, for a single row. Take the shapes and types of its arrays, and delete
         them: the storage has its own.
 
-        :param n_envs: number of environments, which is the size of a buffer of one row
-        :param args: SB3's arguments after the size
+        :param observation_space: SB3's, as the following ones
+        :param action_space: of the environment
+        :param device: of the batches
+        :param n_envs: number of environments
+        :param args: SB3's arguments after these
         :return: the layout of the transitions
         """
-        self._init_sb3(n_envs, *args)
+        size_of_one_row = n_envs
+        self._init_sb3(size_of_one_row, observation_space, action_space, device, n_envs, *args)
         layout = conversion.layout_of(self)
         for name in ARRAY_NAMES:
             vars(self).pop(name, None)
@@ -161,8 +169,8 @@ class SB3Attributes(ReplayBuffer):
             raise ValueError(f"pos must be a row in [0, {self.buffer_size}), not {pos}: a full buffer has full=True, too")
         n_rows = self.buffer_size if full else pos
         inputs.require_finite_rewards(self.rewards[:n_rows])
-        n_steps = pos
+        n_present = pos
         if full:
-            n_steps += self.buffer_size
+            n_present += self.buffer_size
         with self.lock:
-            self.experience.adopt_rows(n_steps)
+            self.experience.adopt_rows(n_present)

@@ -100,7 +100,7 @@ class BufferSettings:
         return [field.name for field in dataclasses.fields(cls)]
 
     @property
-    def draw(self) -> DrawSettings:
+    def draw_settings(self) -> DrawSettings:
         """Settings of the draw, whatever the scheme."""
         return DrawSettings(**{field.name: getattr(self, field.name) for field in dataclasses.fields(DrawSettings)})
 
@@ -135,7 +135,7 @@ class BufferSettings:
                 f"age_decay={self.age_decay} with scheme={scheme} is not supported: the masses of ranks are not in proportion "
                 "to a priority"
             )
-        if scheme.has_tree_of_user:
+        if scheme.has_user_defined_tree:
             raise NotImplementedError(
                 f"age_decay={self.age_decay} with make_tree() of {scheme} is not supported: age needs a tree of its own"
             )

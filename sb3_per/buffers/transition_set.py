@@ -32,8 +32,8 @@ class RawBatch(NamedTuple):
     actions: np.ndarray
     #: after the last step that counts, in the form of the observations
     next_observations: Any
-    #: terminations after the last step that counts, float32 of shape (batch_size, 1)
-    dones: np.ndarray
+    #: whether the last step that counts is a termination, float32 of shape (batch_size, 1)
+    terminations: np.ndarray
     #: of the steps of each n-step return, float32 of shape (batch_size, n_steps)
     rewards: np.ndarray
     #: how many of these steps count, int64 of shape (batch_size,); ``None`` where every return is a single step
@@ -85,42 +85,42 @@ class TransitionSet:
 
     # ---- write
 
-    def write_row(self, steps: Steps, masses: np.ndarray | None = None) -> None:
+    def write_row(self, steps: Steps, entries: np.ndarray | None = None) -> None:
         """
         Write one step of every environment. If the storage has no room for it, nothing has changed.
 
         :param steps: checked, of shape (n_envs, ...)
-        :param masses: of the transitions, shape (n_envs,); ``None``: that of a new transition
+        :param entries: of the transitions, masses or with ranks priorities, shape (n_envs,); ``None``: that of a new one
         """
         ring = self.ring
-        # Masses of their own cannot wait in a counter, and environments at different steps have no common row.
-        if masses is not None or not ring.all_at_same_step:
-            self.write(ring.all_envs, steps.with_time_axis(), masses)
+        # Entries of their own cannot wait in a counter, and environments at different steps have no common row.
+        if entries is not None or not ring.all_at_same_step:
+            self.write(ring.all_envs, steps.with_time_axis(), entries)
             return
         self.storage.write_row(ring.pos, steps)
-        self.sampler.count_new_row()  # the next draw or update gives all rows that wait their mass, in one write
+        self.sampler.count_new_row()  # before the ring moves, see there. The next draw or update gives the row its mass
         ring.advance_all()
 
-    def write(self, envs: np.ndarray, steps: Steps, masses: np.ndarray | None = None) -> None:
+    def write(self, envs: np.ndarray, steps: Steps, entries: np.ndarray | None = None) -> None:
         """
         Write T successive steps of k environments; the others stay where they are. If the storage has no room for them,
         nothing has changed.
 
         :param envs: different integers of shape (k,)
         :param steps: checked, of shape (T, k, ...)
-        :param masses: of the transitions, shape (T, k) or (k,) for T = 1; ``None``: that of a new transition
+        :param entries: as in :meth:`write_row`, shape (T, k), or (k,) for T = 1
         """
-        n_steps = len(steps.rewards)
-        rows = self.ring.rows_of_next(envs, n_steps)
+        n_new = len(steps.rewards)
+        rows = self.ring.rows_of_next(envs, n_new)
         slots = (rows * self.ring.n_envs + envs).reshape(-1)
         with self.sampler.changing_candidates():
             self.storage.write(rows, envs, steps)
-            self.ring.advance(envs, n_steps)
-            self._insert(slots, None if masses is None else masses.reshape(-1))
+            self.ring.advance(envs, n_new)
+            self._insert(slots, None if entries is None else entries.reshape(-1))
 
-    def _insert(self, slots: np.ndarray, masses: np.ndarray | None) -> None:
+    def _insert(self, slots: np.ndarray, entries: np.ndarray | None) -> None:
         """Tell the sampler of slots that were written, and of those whose observation the newest steps have overwritten."""
-        self.sampler.insert(slots, masses)
+        self.sampler.insert(slots, entries)
         if self.ring.shares_next_obs:
             self.sampler.remove(self.ring.incomplete_slots())
 
@@ -143,15 +143,15 @@ class TransitionSet:
         self.sampler.clear()
         self.storage.clear()
 
-    def adopt_rows(self, n_steps: int) -> None:
+    def adopt_rows(self, n_present: int) -> None:
         """
         Forget all transitions, and take rows that were written by hand for new ones.
 
-        :param n_steps: number of steps of every environment, from row 0 on; if there are more than rows, the ring is full, and
-            step ``n_steps`` overwrites the oldest row
+        :param n_present: number of steps of every environment, from row 0 on; if there are more than rows, the ring is full,
+            and step ``n_present`` overwrites the oldest row
         """
         self.sampler.mark_outdated()
-        self.ring.clear(n_steps)
+        self.ring.clear(n_present)
         self.sampler.clear()
         self.storage.set_next_row(self.ring.pos)
 
@@ -194,12 +194,12 @@ class TransitionSet:
         """
         slots = drawn.slots
         windows = self.n_step_returns.windows(slots, self.ring, self.storage)
-        ids, rewards, dones = self.read_numbers(windows.slots, windows.last_slots)
+        ids, rewards, terminations = self.read_numbers(windows.slots, windows.last_slots)
         observations = self.storage.read_observations(slots)
         next_observations = self.storage.read_observations(windows.last_slots, is_next=True)
         self.relabel(observations, next_observations, rewards, windows)
         actions = self.storage.read_actions(slots)
-        return RawBatch(observations, actions, next_observations, dones, rewards, windows.lengths, ids)
+        return RawBatch(observations, actions, next_observations, terminations, rewards, windows.lengths, ids)
 
     def read_numbers(self, step_slots: np.ndarray, last_slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """
@@ -213,9 +213,9 @@ class TransitionSet:
         storage = self.storage
         ring = self.ring
         ids = np.empty(len(last_slots), np.int64)
-        dones = np.empty((len(last_slots), 1), np.float32)
+        terminations = np.empty((len(last_slots), 1), np.float32)
         rewards = np.empty(step_slots.shape, storage.rewards.dtype)
-        kernels.read_batch(
+        kernels.read_numbers(
             step_slots,
             last_slots,
             storage.rewards.ravel(),
@@ -224,11 +224,11 @@ class TransitionSet:
             ring.max_next_step * ring.n_envs,  # next_id
             ids,
             rewards,
-            dones,
+            terminations,
         )
         if not ring.all_at_same_step:  # the ids of the kernel hold only if they are
             ids = ring.ids_at(step_slots[:, 0])
-        return ids, rewards, dones
+        return ids, rewards, terminations
 
     def relabel(self, observations: Any, next_observations: Any, rewards: np.ndarray, windows: Windows) -> None:
         """
@@ -280,7 +280,7 @@ class TransitionSet:
         ring = self.ring
         slots = np.empty_like(ids)
         abs_td_errors = np.empty(td_errors.shape)
-        n, bad = kernels.locate(
+        n, bad = kernels.locate_and_check(
             ids, ring.next_steps, ring.first_step, ring.n_rows, ring.shares_next_obs, td_errors, slots, abs_td_errors
         )
         if bad >= 0:

@@ -75,7 +75,7 @@ class WindowSet(TransitionSet):
     def write_row(
         self,
         steps: Steps,
-        masses: np.ndarray | None = None,
+        entries: np.ndarray | None = None,
         starts: np.ndarray | None = None,
         states: Sequence[np.ndarray | th.Tensor] | None = None,
     ) -> None:
@@ -83,7 +83,7 @@ class WindowSet(TransitionSet):
         Write a step, see :meth:`TransitionSet.write_row`.
 
         :param steps: checked, of shape (n_envs, ...)
-        :param masses: not used: the error of a window is known once it is complete
+        :param entries: not used: the error of a window is known once it is complete
         :param starts: where an episode starts although the one before has not ended, bool of shape (n_envs,)
         :param states: recurrent states before the step, see :meth:`~sb3_per.buffers.recurrent_states.RecurrentStates.store`
         """

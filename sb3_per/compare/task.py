@@ -19,7 +19,7 @@ from sb3_per.compare.controls import control_of
 from sb3_per.compare.literals import setting_of
 from sb3_per.sampling.schemes import make_scheme
 from sb3_per.zoo.names import nearest, uses_sbx
-from sb3_per.zoo.registry import OURS, config_path
+from sb3_per.zoo.registry import PRIORITIZED, config_path
 
 #: Number of evaluations of a run, in equal distances.
 N_EVALUATIONS = 10
@@ -68,8 +68,8 @@ class Task:
         :return: its name
         :raises ValueError: if there is none, or if the algorithm has no hyperparameters; the message names the nearest
         """
-        prioritized = {name.replace("per_", "", 1): name for name in OURS}
-        known = [algo for algo in (*prioritized, *OURS) if config_path(algo).exists()]
+        prioritized = {name.replace("per_", "", 1): name for name in PRIORITIZED}
+        known = [algo for algo in (*prioritized, *PRIORITIZED) if config_path(algo).exists()]
         if self.algo not in known:
             raise ValueError(f"--algo {self.algo} cannot be compared: {nearest(self.algo, known)}")
         return prioritized[self.stock_algo]

@@ -106,12 +106,12 @@ class AgeDraw(MassTree):
         """See :meth:`MassTree.find`."""
         return _find_by_age(prefix_sums / self.total, *self._runs, self.rate, self.capacity)
 
-    def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, uniforms: np.ndarray, stratified: bool, n_candidates: int) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`MassTree.draw`. N P is 1: weights do not correct for age."""
         self._require_mass()
         return self.find(prefix_sums_of(uniforms, self.total, stratified)), np.ones(len(uniforms))
 
-    def relative_probabilities(self, slots: np.ndarray, n: int) -> np.ndarray:
+    def relative_probabilities(self, slots: np.ndarray, n_candidates: int) -> np.ndarray:
         """Ones, see :meth:`draw`."""
         return np.ones(slots.shape)
 

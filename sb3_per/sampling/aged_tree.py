@@ -246,7 +246,7 @@ class AgedTree(MassTree):
         """What p^alpha is multiplied by for N P: the sum of all factors of age over the sum of all masses."""
         return self._factors.total * self._shrink / self.total
 
-    def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, uniforms: np.ndarray, stratified: bool, n_candidates: int) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`MassTree.draw`. N P leaves out the factor of age."""
         self._require_mass()
         slots = np.empty(len(uniforms), np.int64)
@@ -255,6 +255,6 @@ class AgedTree(MassTree):
         _draw_aged(masses.sums, masses.starts, uniforms, stratified, self._scale(), slots, relative_probabilities, self._ages)
         return slots, relative_probabilities
 
-    def relative_probabilities(self, slots: np.ndarray, n: int) -> np.ndarray:
+    def relative_probabilities(self, slots: np.ndarray, n_candidates: int) -> np.ndarray:
         """See :meth:`MassTree.relative_probabilities`."""
         return np.asarray(np.maximum(self._without_age(slots) * self._scale(), LEAST_MASS))

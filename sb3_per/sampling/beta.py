@@ -35,6 +35,17 @@ class BetaSchedule:
         if self.anneal_steps is None:
             self._anneal(1.0 - progress_remaining)
 
+    def go_on_from(self, beta: float) -> None:
+        """
+        Go on where another schedule with the same settings was.
+
+        :param beta: its exponent; one below the present exponent changes nothing
+        """
+        self.value = max(self.value, beta)
+        if self.anneal_steps is not None and self.end > self.start:
+            fraction = (self.value - self.start) / (self.end - self.start)
+            self.n_draws = max(self.n_draws, round(fraction * self.anneal_steps))
+
     def _anneal(self, fraction: float) -> None:
         """Interpolate from start to end. beta never decreases, e.g. in a resumed run."""
         target = self.end

@@ -40,13 +40,13 @@ class Candidates(ABC):
         """List all slots that can be drawn, int64 of shape (n,), from old to new where the ring knows the order."""
 
     @abstractmethod
-    def newest(self, numbers: np.ndarray, n: int) -> np.ndarray:
+    def newest(self, positions: np.ndarray, n: int) -> np.ndarray:
         """
-        Find some of the newest n slots that can be drawn by their number.
+        Find some of the newest n slots that can be drawn by their position.
 
-        :param numbers: integers in [0, n), shape (batch_size,)
+        :param positions: among the newest n from old to new, integers in [0, n), shape (batch_size,)
         :param n: number of the newest slots that can be drawn
-        :return: slots, int64 in the same shape; each number has a slot of its own
+        :return: slots, int64 in the same shape; each position has a slot of its own
         """
 
     def start_of_newest(self, n: int) -> int | None:
@@ -125,9 +125,9 @@ class AllComplete(Candidates):
         """See :meth:`Candidates.slots`."""
         return self.ring.complete_slots()
 
-    def newest(self, numbers: np.ndarray, n: int) -> np.ndarray:
+    def newest(self, positions: np.ndarray, n: int) -> np.ndarray:
         """See :meth:`~sb3_per.storage.ring.Ring.newest`."""
-        return self.ring.newest(numbers, n)
+        return self.ring.newest(positions, n)
 
     def start_of_newest(self, n: int) -> int | None:
         """See :meth:`Candidates.start_of_newest`."""
@@ -203,9 +203,9 @@ class Marked(Candidates):
         """See :meth:`Candidates.slots`."""
         return np.flatnonzero(self._marks)
 
-    def newest(self, numbers: np.ndarray, n: int) -> np.ndarray:
+    def newest(self, positions: np.ndarray, n: int) -> np.ndarray:
         """Number all of them, because these buffers refuse to emphasize the newest."""
-        return np.flatnonzero(self._marks)[numbers]
+        return np.flatnonzero(self._marks)[positions]
 
     def only_candidates(self, slots: np.ndarray, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`Candidates.only_candidates`."""

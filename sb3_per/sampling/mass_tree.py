@@ -46,14 +46,15 @@ class MassTree(ABC):
         """Bytes of all masses and sums."""
 
     @abstractmethod
-    def write(self, slots: np.ndarray, masses: np.ndarray) -> None:
+    def write(self, slots: np.ndarray, entries: np.ndarray) -> None:
         """
         Set the mass of slots. Of repeated slots the last one counts.
 
         :param slots: int64 of shape (n,), contiguous
-        :param masses: finite and at least 0, float64 of shape (n,), contiguous
+        :param entries: what the tree takes for each slot: its mass, or in a tree of ranks its priority. At least 0 and finite
+            (a priority may be infinite), float64 of shape (n,), contiguous
         :raises IndexError: for a slot outside ``[0, capacity)``
-        :raises ValueError: for a negative or non-finite mass. Nothing is changed in either case
+        :raises ValueError: for an entry that is not allowed. Nothing is changed in either case
         """
 
     @abstractmethod
@@ -68,7 +69,7 @@ class MassTree(ABC):
     @abstractmethod
     def entries(self) -> np.ndarray:
         """
-        Return what :meth:`write` takes to give each slot its mass.
+        Return the entry of every slot, as :meth:`write` takes it.
 
         :return: float64 of shape (capacity,); 0 for a slot that cannot be drawn. Read only
         """
@@ -83,25 +84,25 @@ class MassTree(ABC):
         """
 
     @abstractmethod
-    def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, uniforms: np.ndarray, stratified: bool, n_candidates: int) -> tuple[np.ndarray, np.ndarray]:
         """
         Draw one slot for each uniform number, with probability proportional to its mass.
 
         :param uniforms: numbers in [0, 1), float64 of shape (batch_size,); the tree has no generator of its own
         :param stratified: cut ``[0, total)`` into ``batch_size`` equal parts and draw once in each
             (Schaul et al. 2016, appendix B.2.1), instead of ``batch_size`` independent draws
-        :param n: number of slots that can be drawn, N
+        :param n_candidates: number of slots that can be drawn, N
         :return: slots, int64, and their N P, above 0, float64, both of shape (batch_size,)
         :raises NothingToDrawError: if no slot has a mass
         """
 
     @abstractmethod
-    def relative_probabilities(self, slots: np.ndarray, n: int) -> np.ndarray:
+    def relative_probabilities(self, slots: np.ndarray, n_candidates: int) -> np.ndarray:
         """
         Compute N P of slots in a draw from all of them: how many times as likely as in a uniform draw.
 
         :param slots: drawn slots, int64 of shape (batch_size,)
-        :param n: number of slots that can be drawn, N
+        :param n_candidates: number of slots that can be drawn, N
         :return: float64 in the same shape, above 0; without a factor of age, which weights do not correct for
         """
 
@@ -125,15 +126,15 @@ class MassTree(ABC):
 
     # ---- the same for all
 
-    def insert(self, slots: np.ndarray, masses: np.ndarray) -> None:
+    def insert(self, slots: np.ndarray, entries: np.ndarray) -> None:
         """
         Set the mass of slots that new transitions have taken. Only a tree with a factor of age treats them otherwise than
         :meth:`write`: it counts their age anew.
 
         :param slots: as in :meth:`write`
-        :param masses: as in :meth:`write`
+        :param entries: as in :meth:`write`
         """
-        self.write(slots, masses)
+        self.write(slots, entries)
 
     def __len__(self) -> int:
         return self.capacity

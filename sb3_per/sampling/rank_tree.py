@@ -19,7 +19,7 @@ class RankTree(MassTree):
     """
     Exact ranks of priorities, and draws by rank (Schaul et al. 2016, section 3.3).
 
-    :meth:`write` takes priorities, not masses. Only their order counts. Infinity is allowed, and a slot of priority 0 cannot
+    An entry is a priority, not a mass. Only their order counts. Infinity is allowed, and a slot of priority 0 cannot
     be drawn. The mass of a slot is rank^-alpha, with rank 1 for the largest priority. Of equal priorities, the newest ranks
     first. Prefix sums run over ranks, not over slots.
 
@@ -51,16 +51,16 @@ class RankTree(MassTree):
         """Empty every slot."""
         self._order = empty_order(self.capacity)
 
-    def write(self, slots: np.ndarray, masses: np.ndarray) -> None:
+    def write(self, slots: np.ndarray, entries: np.ndarray) -> None:
         """
         Set priorities, see :meth:`MassTree.write`.
 
         :param slots: int64 of shape (n,)
-        :param masses: priorities of at least 0, which may be infinite, float64 of shape (n,)
+        :param entries: priorities of at least 0, which may be infinite, float64 of shape (n,)
         """
-        bad = rank_kernels.write(self._order, slots, masses)
+        bad = rank_kernels.write(self._order, slots, entries)
         if bad != ALL_WRITTEN:
-            self._refuse_entry(slots[bad], masses[bad])
+            self._refuse_entry(slots[bad], entries[bad])
 
     def read(self, slots: np.ndarray) -> np.ndarray:
         """Read rank^-alpha, see :meth:`MassTree.read`."""
@@ -103,13 +103,13 @@ class RankTree(MassTree):
         """See :meth:`MassTree.find`. Prefix sums run over ranks."""
         return np.asarray(rank_kernels.find(self._order, self._cumulative, self.alpha, prefix_sums)[0])
 
-    def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, uniforms: np.ndarray, stratified: bool, n_candidates: int) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`MassTree.draw`."""
         self._require_mass()
         prefix_sums = prefix_sums_of(uniforms, self.total, stratified)
         slots, ranks = rank_kernels.find(self._order, self._cumulative, self.alpha, prefix_sums)
-        return slots, (ranks + 1.0) ** -self.alpha * (n / self.total)
+        return slots, (ranks + 1.0) ** -self.alpha * (n_candidates / self.total)
 
-    def relative_probabilities(self, slots: np.ndarray, n: int) -> np.ndarray:
+    def relative_probabilities(self, slots: np.ndarray, n_candidates: int) -> np.ndarray:
         """See :meth:`MassTree.relative_probabilities`."""
-        return np.asarray(np.maximum(self.read(slots) * (n / self.total), LEAST_MASS))
+        return np.asarray(np.maximum(self.read(slots) * (n_candidates / self.total), LEAST_MASS))

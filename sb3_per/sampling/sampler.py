@@ -69,11 +69,11 @@ class Sampler:
     def __init__(self, scheme: PriorityScheme, candidates: Candidates, settings: DrawSettings):
         self.scheme = scheme
         self.candidates = candidates
-        self.settings = settings
+        self.draw_settings = settings
         self.tree = tree_for(scheme, candidates, settings.age_decay)
         # Changes nothing, but loads the kernel before the first step.
         self.tree.write(np.zeros(1, np.int64), np.zeros(1))
-        self._has_scheme_of_user = scheme.is_of_user
+        self._has_user_defined_scheme = scheme.is_user_defined
         # Whether each slot is drawn from the whole tree, whatever else is in the batch.
         self._draws_from_whole_tree = settings.recency == 1.0 and not settings.unique
         has_age = isinstance(self.tree, (AgedTree, AgeDraw))
@@ -105,7 +105,7 @@ class Sampler:
     def changing_candidates(self) -> Iterator[None]:
         """Change candidates and tree together, in a ``with`` block. After an interrupt, the tree follows at the next call."""
         self.mark_outdated()
-        yield
+        yield  # without `finally`: after an error, too, the next call compares tree and candidates
         self._is_current = True
 
     def mark_outdated(self) -> None:
@@ -113,23 +113,23 @@ class Sampler:
         self.catch_up()  # the rows that wait are the newest ones of the ring as it stands now
         self._is_current = False
 
-    def insert(self, slots: np.ndarray, masses: np.ndarray | None = None) -> None:
+    def insert(self, slots: np.ndarray, entries: np.ndarray | None = None) -> None:
         """
         Give a mass to slots that can be drawn from now on.
 
         :param slots: int64 of shape (n,)
-        :param masses: of new transitions that bring their own, float64 of shape (n,), which do not raise ``max_priority``;
-            ``None``: that of ``max_priority``
+        :param entries: of new transitions that bring their own, float64 of shape (n,), which do not raise ``max_priority``:
+            masses, or with ranks priorities; ``None``: the mass of ``max_priority``, or the first rank
         """
         if len(slots) == 0:
             return
-        if masses is None:
-            new_mass = self.scheme.new_mass(self.max_priority)
-            largest = self.scheme.largest_mass
-            if not 0.0 < new_mass <= largest:
-                raise ValueError(f"{self.scheme}.new_mass() gave {new_mass}: it must be above 0 and at most {largest}")
-            masses = np.full(len(slots), new_mass, np.float64)
-        self.tree.insert(slots, masses)
+        if entries is None:
+            scheme = self.scheme
+            new = scheme.new_mass(self.max_priority)
+            if not 0.0 < new <= scheme.largest_mass:
+                raise ValueError(f"{scheme}.new_mass() gave {new}: it must be above 0 and at most {scheme.largest_mass}")
+            entries = np.full(len(slots), new, np.float64)
+        self.tree.insert(slots, entries)
 
     def remove(self, slots: np.ndarray) -> None:
         """
@@ -200,23 +200,24 @@ class Sampler:
         if self.draws_as_sb3:
             return self.candidates.draw_as_sb3(batch_size), np.ones(batch_size)
         if self._draws_from_whole_tree:
-            return self.tree.draw(np.random.random_sample(batch_size), self.settings.stratified, n)
+            return self.tree.draw(np.random.random_sample(batch_size), self.draw_settings.stratified, n)
         subset = newest_subset(self.tree, self.candidates, self._n_newest(series_progress, batch_size))
-        if self.settings.unique:
-            slots = draw_without_repeats(subset, self.tree, self.candidates, batch_size, self.settings.stratified)
+        if self.draw_settings.unique:
+            slots = draw_without_repeats(subset, self.tree, self.candidates, batch_size, self.draw_settings.stratified)
         else:
-            slots = draw_from(subset, batch_size, self.settings.stratified)
+            slots = draw_from(subset, batch_size, self.draw_settings.stratified)
         return slots, subset.relative_probabilities(slots)
 
     def _n_newest(self, series_progress: float | None, batch_size: int) -> int:
         """Count the newest transitions to draw from (ERE): the fewer, the later in a series of draws."""
         n = self.candidates.n
-        if self.settings.recency == 1.0:
+        if self.draw_settings.recency == 1.0:
             return n
         if series_progress is None:
             series_progress = np.random.random_sample()
-        n_newest = max(int(n * self.settings.recency ** (1000.0 * series_progress)), self.settings.recency_min)
-        if self.settings.unique:
+        # c_k = max(N eta^(1000 k / K), c_min), Wang & Ross 2019, equation 1.
+        n_newest = max(int(n * self.draw_settings.recency ** (1000.0 * series_progress)), self.draw_settings.recency_min)
+        if self.draw_settings.unique:
             n_newest = max(n_newest, batch_size)
         return min(n_newest, n)
 
@@ -228,9 +229,9 @@ class Sampler:
         :return: slots, int64 of shape (batch_size,)
         """
         n = self.candidates.n
-        fractions = prefix_sums_of(np.random.random_sample(batch_size), 1.0, self.settings.stratified)
-        numbers = np.minimum((fractions * n).astype(np.int64), n - 1)
-        return self.candidates.newest(numbers, n)
+        fractions = prefix_sums_of(np.random.random_sample(batch_size), 1.0, self.draw_settings.stratified)
+        positions = np.minimum((fractions * n).astype(np.int64), n - 1)
+        return self.candidates.newest(positions, n)
 
     # ---- update
 
@@ -247,17 +248,18 @@ class Sampler:
         slots, abs_td_errors = self.candidates.only_candidates(slots, abs_td_errors)
         if len(slots) == 0:
             return 0
-        priorities, masses = self.priorities_and_masses(abs_td_errors)
-        self.tree.write(slots, masses)
+        priorities, entries = self.priorities_and_entries(abs_td_errors)
+        self.tree.write(slots, entries)
         self.max_priority = max(self.max_priority, float(priorities[priorities.argmax()]))  # faster than `max`
         return len(slots)
 
-    def priorities_and_masses(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def priorities_and_entries(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
-        Turn TD errors into priorities and masses, and check both. Nothing changes.
+        Turn TD errors into priorities, and these into what the tree takes, and check both. Nothing changes.
 
         :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
-        :return: float64 arrays of shape (n,), whatever a user's scheme returns
+        :return: priorities, and masses (with ranks the priorities again): float64 arrays of shape (n,), whatever a user's
+            scheme returns
         :raises ValueError: for a priority that is NaN or infinite, or another number of priorities or masses; for a mass of a
             user's scheme that is not above 0, or above its ``largest_mass``
         """
@@ -270,10 +272,12 @@ class Sampler:
             )
         if len(priorities) and not priorities[priorities.argmax()] < np.inf:  # the position of a NaN, if there is one
             raise ValueError(f"{scheme}.priority() gave {priorities.max()}: it must be finite")
+        if scheme.only_order_counts:
+            return priorities, np.ascontiguousarray(priorities)
         masses = np.ascontiguousarray(scheme.mass(priorities), np.float64)
         if masses.shape != priorities.shape:
             raise ValueError(f"{scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")
-        if self._has_scheme_of_user:
+        if self._has_user_defined_scheme:
             is_allowed = (masses > 0.0) & (masses <= scheme.largest_mass)
             if not is_allowed.all():
                 raise ValueError(
@@ -294,7 +298,7 @@ class Sampler:
         return {"max_priority": self.max_priority, **self.tree.state(n_slots)}
 
     def entries(self) -> np.ndarray:
-        """Return what the tree was told of every slot, its mass (rank: its priority): float64 of shape (capacity,)."""
+        """Return the entry of every slot, its mass or with ranks its priority: float64 of shape (capacity,)."""
         self.catch_up()
         return self.tree.entries()
 

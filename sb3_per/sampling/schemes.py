@@ -20,7 +20,7 @@ from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.sum_tree import SumTree
 from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, check_argument, words
 from sb3_per.utils.compiled import kernel
-from sb3_per.utils.origin import is_of_user
+from sb3_per.utils.origin import is_user_defined
 
 # Largest mass, so that the sum over a buffer never overflows.
 LARGEST_MASS = 1e290
@@ -99,7 +99,7 @@ class PriorityScheme:
     #: Whether unstratified draws may be those of SB3's own buffer, with the same random numbers.
     may_draw_as_sb3: bool = False
 
-    #: Whether only the order of the priorities counts.
+    #: Whether only the order of the priorities counts. The tree takes priorities then, and :meth:`mass` is not called.
     only_order_counts: bool = False
 
     #: Largest mass that a transition may come with.
@@ -110,8 +110,9 @@ class PriorityScheme:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "loss" in vars(cls) and "jax_loss" not in vars(cls):
-            cls.jax_loss = _missing_jax_loss  # type: ignore[method-assign]  # the inherited one belongs to another loss
+        owners = [next(base for base in cls.__mro__ if name in vars(base)) for name in ("loss", "jax_loss")]
+        if cls.__mro__.index(owners[0]) < cls.__mro__.index(owners[1]):  # the inherited `jax_loss` belongs to another loss
+            cls.jax_loss = _missing_jax_loss  # type: ignore[method-assign]
 
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):
         check_argument("alpha", alpha, AT_LEAST_0)
@@ -143,14 +144,14 @@ class PriorityScheme:
         )
 
     @property
-    def is_of_user(self) -> bool:
+    def is_user_defined(self) -> bool:
         """Whether a user has written it, so that what it gives must be checked."""
-        return is_of_user(type(self))
+        return is_user_defined(type(self))
 
     @property
-    def has_tree_of_user(self) -> bool:
+    def has_user_defined_tree(self) -> bool:
         """Whether a user has written its tree."""
-        return is_of_user(type(self).make_tree)
+        return is_user_defined(type(self).make_tree)
 
     @property
     def unused_settings(self) -> list[str]:
@@ -199,8 +200,7 @@ class PriorityScheme:
 
     def mass(self, priority: np.ndarray | float) -> np.ndarray:
         """
-        Compute what the tree takes: the mass p^alpha, the unnormalized probability of being drawn. The tree of ranks takes the
-        priority itself, see :meth:`RankBased.mass`.
+        Compute the mass p^alpha, the unnormalized probability of being drawn.
 
         :param priority: priority p, of any shape
         :return: float64 in the same shape, above 0 and at most ``largest_mass``
@@ -292,7 +292,8 @@ class Proportional(PriorityScheme):
 class RankBased(PriorityScheme):
     """
     Rank-based prioritization: P(i) is proportional to rank(i)^-alpha, with rank 1 for the largest ``|td|`` (Schaul et al.
-    2016, section 3.3). The scale of the errors and outliers have no effect. Ranks are exact. New transitions rank first.
+    2016, section 3.3). The scale of the errors and outliers have no effect. Ranks are exact. New transitions rank first. The
+    tree takes priorities, and applies the exponent to the ranks.
 
     :param alpha: prioritization exponent, at least 0
     :param td_error_reduction: reduction over the critics: ``"mean"``, ``"max"`` or ``"min"``
@@ -300,7 +301,7 @@ class RankBased(PriorityScheme):
     """
 
     only_order_counts = True
-    largest_mass = np.inf  # ranks are not added up
+    largest_mass = np.inf  # of a priority, because ranks are added up in place of masses
 
     def __init__(self, alpha: float = 0.7, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
@@ -313,12 +314,8 @@ class RankBased(PriorityScheme):
         """``p = |td| + 1e-6``, which has the order of ``|td|`` and is never 0."""
         return abs_td_errors + DEFAULT_EPSILON
 
-    def mass(self, priority: np.ndarray | float) -> np.ndarray:
-        """Return the priority itself: the tree needs only the order, and applies the exponent to the rank."""
-        return np.asarray(priority, dtype=np.float64)
-
     def new_mass(self, max_priority: float) -> float:
-        """Return infinity, which ranks first whatever the scale of the errors."""
+        """Return infinity, a priority that ranks first whatever the scale of the errors."""
         return np.inf
 
 
@@ -454,14 +451,14 @@ class Shuffled(PriorityScheme):
         return {"scheme": self.scheme}
 
     @property
-    def is_of_user(self) -> bool:
-        """See :attr:`PriorityScheme.is_of_user`."""
-        return self.scheme.is_of_user
+    def is_user_defined(self) -> bool:
+        """See :attr:`PriorityScheme.is_user_defined`."""
+        return self.scheme.is_user_defined
 
     @property
-    def has_tree_of_user(self) -> bool:
-        """See :attr:`PriorityScheme.has_tree_of_user`."""
-        return self.scheme.has_tree_of_user
+    def has_user_defined_tree(self) -> bool:
+        """See :attr:`PriorityScheme.has_user_defined_tree`."""
+        return self.scheme.has_user_defined_tree
 
     def equals(self, other: PriorityScheme) -> bool:
         """See :meth:`PriorityScheme.equals`."""
@@ -560,7 +557,7 @@ def make_scheme(
         given = {name: value for name, value in settings.items() if value != defaults[name].default}
         if given:
             raise ValueError(f"Pass settings to the scheme object {scheme}, not beside it: {given}")
-        if scheme.is_of_user:
+        if scheme.is_user_defined:
             _try_scheme(scheme)
         return scheme
     name = _name_of(scheme)
@@ -570,7 +567,8 @@ def make_scheme(
 
 def _try_scheme(scheme: PriorityScheme) -> None:
     """
-    Try a user's scheme on the TD errors 0 and 1, because a mistake would show late in a training, or never.
+    Try a user's scheme on the TD errors 0 and 1, because these mistakes would show late in a training, or never. Others are
+    found by the sampler, at the first draw or update.
 
     :param scheme: scheme object
     :raises NotImplementedError: without ``priority``
@@ -594,10 +592,10 @@ def _try_scheme(scheme: PriorityScheme) -> None:
         raise ValueError(
             f"{scheme}.mass() gave {scheme.mass(priorities)}: with draws_uniformly = True, all masses must be equal"
         )
-    weights = scheme.weights(np.array([0.5, 1.0]), 0.5)
-    if np.shape(weights) != (2, 1) or weights.dtype != np.float32:
+    weights = np.asarray(scheme.weights(np.array([0.5, 1.0]), 0.5))
+    if weights.shape != (2, 1) or weights.dtype != np.float32:
         raise ValueError(
-            f"{scheme}.weights() gave {weights.dtype} of shape {np.shape(weights)} for a batch of 2: it must give float32 of "
+            f"{scheme}.weights() gave {weights.dtype} of shape {weights.shape} for a batch of 2: it must give float32 of "
             "shape (batch_size, 1)"
         )
 

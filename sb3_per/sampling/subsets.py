@@ -95,8 +95,8 @@ class ListedSlots:
 
     def find(self, prefix_sums: np.ndarray) -> np.ndarray:
         """See :class:`Subset`."""
-        numbers = np.searchsorted(self._sums, prefix_sums, side="right")
-        return np.asarray(self._slots[np.minimum(numbers, self.n - 1)])
+        positions = np.searchsorted(self._sums, prefix_sums, side="right")
+        return np.asarray(self._slots[np.minimum(positions, self.n - 1)])
 
     def relative_probabilities(self, slots: np.ndarray) -> np.ndarray:
         """See :class:`Subset`."""

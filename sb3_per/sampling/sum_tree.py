@@ -81,7 +81,7 @@ def _go_down(sums: np.ndarray, start: np.uint64, below: np.uint64, nodes: np.nda
     rest = rest - left if left <= rest else rest
     if sums[node] == 0.0:
         # Rounding, or a value at the end, has led past the last child with mass. Take that child.
-        rest = np.inf
+        rest = np.inf  # on the levels below, too, the last child
         while sums[node] == 0.0 and node > first:
             node -= _ONE
     nodes[i], remainders[i] = node - start, rest
@@ -252,19 +252,19 @@ class SumTree(MassTree):
         _find(self.sums, self.starts, flat, slots)
         return slots.reshape(values.shape) if values.ndim else int(slots[0])
 
-    def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, uniforms: np.ndarray, stratified: bool, n_candidates: int) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`MassTree.draw`."""
         total = self.sums[-1]
         if not total > 0.0:
             self._require_mass()
         slots = np.empty(len(uniforms), np.int64)
         relative_probabilities = np.empty(len(uniforms))
-        draw_slots(self.sums, self.starts, uniforms, stratified, n / total, slots, relative_probabilities)
+        draw_slots(self.sums, self.starts, uniforms, stratified, n_candidates / total, slots, relative_probabilities)
         return slots, relative_probabilities
 
-    def relative_probabilities(self, slots: np.ndarray, n: int) -> np.ndarray:
+    def relative_probabilities(self, slots: np.ndarray, n_candidates: int) -> np.ndarray:
         """See :meth:`MassTree.relative_probabilities`."""
-        return np.asarray(np.maximum(self.sums[slots] * (n / self.total), LEAST_MASS))
+        return np.asarray(np.maximum(self.sums[slots] * (n_candidates / self.total), LEAST_MASS))
 
     def state(self, n_slots: int) -> dict[str, np.ndarray]:
         """Return the masses, see :meth:`MassTree.state`."""

@@ -24,7 +24,7 @@ from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sbx.batches import Batch, Logged, as_input, batch_from_torch, stack
-from sb3_per.utils.origin import is_of_user
+from sb3_per.utils.origin import is_user_defined
 
 #: Train states of an algorithm: a tuple, or a NamedTuple.
 Networks = tuple[Any, ...]
@@ -69,7 +69,7 @@ class UpdateInputs(NamedTuple):
     hyperparameters: dict[str, Any]
     options: Any
 
-    def when_actor(
+    def update_actor_if_due(
         self, update: Callable[[], tuple[Networks, jax.Array, Metrics]], skipped: tuple[Networks, jax.Array]
     ) -> Any:
         """
@@ -255,11 +255,11 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :param jax_batches: a batch for each step
         :return: train states, the next key, and TD errors and metrics of each step
         """
-        n_steps = len(jax_batches)
-        n_padded = 1 << (n_steps - 1).bit_length()  # a power of two, because each length is compiled for itself
+        n_updates = len(jax_batches)
+        n_padded = 1 << (n_updates - 1).bit_length()  # a power of two, because each length is compiled for itself
         batches = stack(jax_batches, n_padded)
         return self._compiled_steps(
-            self._options(), self._networks(), self.key, self._float32_hyperparameters(), batches, np.int32(n_steps)
+            self._options(), self._networks(), self.key, self._float32_hyperparameters(), batches, np.int32(n_updates)
         )
 
     def _float32_hyperparameters(self) -> dict[str, np.float32]:
@@ -287,7 +287,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
     @classmethod
     @partial(jax.jit, static_argnames=("cls", "options"))
     def _compiled_steps(
-        cls, options: Options, networks: Any, key: jax.Array, hyperparameters: dict[str, Any], batches: Batch, n_steps: Any
+        cls, options: Options, networks: Any, key: jax.Array, hyperparameters: dict[str, Any], batches: Batch, n_updates: Any
     ) -> tuple[Networks, jax.Array, Logged]:
         """
         Make gradient steps.
@@ -297,7 +297,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :param key: random key
         :param hyperparameters: numbers by name, float32
         :param batches: batches of all steps, and perhaps more
-        :param n_steps: number of steps, int32
+        :param n_updates: number of gradient steps, int32
         :return: train states, the next key, and TD errors and metrics of each step
         """
 
@@ -322,7 +322,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
         _, _, shapes = jax.eval_shape(make_step, 0, networks, key)
         empty = jax.tree.map(lambda row: jnp.zeros((n_rows, *row.shape), row.dtype), shapes)
-        return jax.lax.fori_loop(0, n_steps, body, (networks, key, empty))
+        return jax.lax.fori_loop(0, n_updates, body, (networks, key, empty))
 
     # ---- learning rates
 
@@ -395,7 +395,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         """Refuse a user's override of a function of SBX that is never called."""
         for cls in type(self).__mro__:
             for name in self.bypassed_functions:
-                if is_of_user(cls) and name in vars(cls):
+                if is_user_defined(cls) and name in vars(cls):
                     raise NotImplementedError(
                         f"{type(self).__name__} with {cls.__name__}.{name}() is not supported: it has no effect, as _update() "
                         "computes the critics' loss. Override that"

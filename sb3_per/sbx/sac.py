@@ -91,5 +91,7 @@ class PERSAC(PrioritizedJaxMixin, SAC):
             metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
             return Networks(new_critics, new_actor, new_entropy), next_key, metrics
 
-        networks, key, actor_metrics = inputs.when_actor(update_actor, skipped=(Networks(critics, actor, entropy), key))
+        networks, key, actor_metrics = inputs.update_actor_if_due(
+            update_actor, skipped=(Networks(critics, actor, entropy), key)
+        )
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)

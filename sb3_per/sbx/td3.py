@@ -90,7 +90,7 @@ class PERTD3(PrioritizedJaxMixin, TD3):
             new_actor, new_critics, actor_loss, next_key = cls.update_actor(actor, critics, batch.for_actor, key)
             return Networks(new_critics, new_actor), next_key, {"actor_loss": actor_loss}
 
-        networks, key, actor_metrics = inputs.when_actor(update_actor, skipped=(Networks(critics, actor), key))
+        networks, key, actor_metrics = inputs.update_actor_if_due(update_actor, skipped=(Networks(critics, actor), key))
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss}, actor_metrics)
 
 

@@ -132,7 +132,7 @@ class PERTQC(PrioritizedJaxMixin, TQC):
             return Networks(new_critic_1, new_critic_2, new_actor, new_entropy), next_key, metrics
 
         before = Networks(critic_1, critic_2, actor, entropy)
-        networks, key, actor_metrics = inputs.when_actor(update_actor, skipped=(before, key))
+        networks, key, actor_metrics = inputs.update_actor_if_due(update_actor, skipped=(before, key))
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)
 
 

@@ -46,7 +46,7 @@ class ArrayStore(ObservationStore):
             return self.n_rows
         return self.files.n_reserved - 1
 
-    def reserve(self, n_steps: int, last_row: int) -> None:
+    def reserve(self, n_transitions: int, last_row: int) -> None:
         """Allocate blocks of the disk, if the arrays are in files. See :class:`~sb3_per.storage.store.ObservationStore`."""
         if self.files is not None:
             # With `optimize_memory_usage`, the next observation goes into the row after the last one.

@@ -67,16 +67,16 @@ class FrameStore(ObservationStore):
 
     # ---- writing
 
-    def reserve(self, n_steps: int, last_row: int) -> None:
+    def reserve(self, n_transitions: int, last_row: int) -> None:
         """
         Make room for steps, even if every frame is new, see :class:`~sb3_per.storage.store.ObservationStore`.
 
-        :param n_steps: number of steps of all environments together
+        :param n_transitions: number of steps of all environments together
         :param last_row: without influence
         :raises MemoryError: if there is no memory for another piece of the pool; nothing has changed then
         :raises OSError: if there is no space on the disk for it; nothing has changed then
         """
-        self.pool.reserve(2 * self.n_frames * n_steps)
+        self.pool.reserve(2 * self.n_frames * n_transitions)
 
     def write(self, rows: np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
         """
@@ -90,14 +90,14 @@ class FrameStore(ObservationStore):
         if rows.size == 0:
             return
         # The kernel writes to addresses, which nothing checks: make room for what is written, whatever was reserved.
-        n_steps = len(rows) * len(envs)
-        self.pool.reserve(2 * self.n_frames * n_steps)
+        n_transitions = len(rows) * len(envs)
+        self.pool.reserve(2 * self.n_frames * n_transitions)
         frames, next_frames = self._as_frames(observations), self._as_frames(next_observations)
         self._table.cursors[envs, 0] = rows[0]
         first = encode(frames, next_frames, envs, self._table, self.pool.memory, self.pool.counter)
         self.pool.release(first)
         if not self._is_judged:
-            self._judge(n_steps)
+            self._judge(n_transitions)
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -106,9 +106,9 @@ class FrameStore(ObservationStore):
         self._table.last_numbers[:] = -1
         self.pool.release(self.pool.end)
 
-    def _judge(self, n_steps: int) -> None:
+    def _judge(self, n_transitions: int) -> None:
         """Warn once if the observations are no stacks: each step then stores at least ``n_frames`` frames instead of one."""
-        self._n_written += n_steps
+        self._n_written += n_transitions
         self._is_judged = self._n_written >= _JUDGED_ADDS * self.n_envs
         if self._is_judged and self.pool.end > self._n_written * (1 + self.n_frames) / 2:
             warnings.warn(

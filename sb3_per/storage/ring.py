@@ -55,9 +55,8 @@ class Ring:
         self.all_at_same_step = True
         #: counts the changes of the position, so that others can tell whether there was one
         self.version = 0
-        # Next steps, and how many steps of all environments came after they were counted: so `add` changes no array.
-        self._next_steps = np.zeros(n_envs, np.int64)
-        self._n_uncounted = 0
+        # How far each environment is ahead of the last one: `add`, a step of all environments, does not change it.
+        self._leads = np.zeros(n_envs, np.int64)
 
     # ---- position
 
@@ -65,12 +64,9 @@ class Ring:
     def next_steps(self) -> np.ndarray:
         """
         Next step of each environment: the number of steps that it has added, and of those that :meth:`clear` has passed over.
-        int64 of shape (n_envs,); replaced, and never written to.
+        A new array, int64 of shape (n_envs,).
         """
-        if self._n_uncounted:
-            # The steps since the last call, which `add` only counts. In one assignment: see Invariants in the developer guide.
-            self._next_steps, self._n_uncounted = self._next_steps + self._n_uncounted, 0
-        return self._next_steps
+        return self.min_next_step + self._leads
 
     @property
     def pos(self) -> int:
@@ -118,54 +114,53 @@ class Ring:
 
     # ---- writing
 
-    def rows_of_next(self, envs: np.ndarray, n_steps: int) -> np.ndarray:
+    def rows_of_next(self, envs: np.ndarray, n_new: int) -> np.ndarray:
         """
         Find the rows of the next steps of some environments. :attr:`pos` is the row of the next step of all of them.
 
         :param envs: environments that add, different integers of shape (k,)
-        :param n_steps: number of steps T
+        :param n_new: number of steps T
         :return: rows, int64 of shape (T, k)
         """
-        return np.asarray((self.next_steps[envs] + np.arange(n_steps)[:, None]) % self.n_rows)
+        return np.asarray((self.next_steps[envs] + np.arange(n_new)[:, None]) % self.n_rows)
 
     def advance_all(self) -> None:
         """Count one step of every environment that was written."""
-        self._n_uncounted += 1
         self.min_next_step += 1
         self.max_next_step += 1
         self.version += 1
 
-    def advance(self, envs: np.ndarray, n_steps: int) -> None:
+    def advance(self, envs: np.ndarray, n_new: int) -> None:
         """
         Count steps of some environments that were written.
 
         :param envs: environments that added, different integers of shape (k,)
-        :param n_steps: number of steps
+        :param n_new: number of steps
         """
-        next_steps = self.next_steps.copy()
-        next_steps[envs] += n_steps
+        next_steps = self.next_steps
+        next_steps[envs] += n_new
         self._set_position(next_steps, self.first_step)
 
     def _set_position(self, next_steps: np.ndarray, first_step: int) -> None:
         least = int(next_steps.min())
         largest = int(next_steps.max())
+        leads = next_steps - least
         # Plain assignments only: see Invariants in the developer guide.
         self.first_step = first_step
-        self._next_steps = next_steps
-        self._n_uncounted = 0
+        self._leads = leads
         self.min_next_step = least
         self.max_next_step = largest
         self.all_at_same_step = least == largest
         self.version += 1
 
-    def clear(self, n_steps: int = 0) -> None:
+    def clear(self, n_present: int = 0) -> None:
         """
         Forget all transitions. Ids continue at the next multiple of ``n_rows``, so that older ids are stale.
 
-        :param n_steps: number of steps of every environment that are there already, from row 0 on
+        :param n_present: number of steps of every environment that are there already, from row 0 on
         """
         first_step = -(-self.max_next_step // self.n_rows) * self.n_rows
-        self._set_position(np.full(self.n_envs, first_step + n_steps), first_step)
+        self._set_position(np.full(self.n_envs, first_step + n_present), first_step)
 
     def begin_after(self, step: int) -> None:
         """
@@ -261,21 +256,21 @@ class Ring:
 
     # ---- the newest transitions
 
-    def newest(self, numbers: np.ndarray, n: int) -> np.ndarray:
+    def newest(self, positions: np.ndarray, n: int) -> np.ndarray:
         """
-        Find some of the newest n complete transitions by their number. A transition is newer than another if fewer steps of
+        Find some of the newest n complete transitions by their position. A transition is newer than another if fewer steps of
         its environment follow it, or as many and its environment has the higher number. If all environments have added the
         same number of steps, this is the order of ids.
 
-        :param numbers: integers in [0, n), shape (batch_size,)
+        :param positions: among the newest n from old to new, integers in [0, n), shape (batch_size,)
         :param n: number of the newest transitions
         :return: slots, int64 in the same shape
         """
         if self.all_at_same_step:
-            return np.asarray((self.next_id - n + numbers) % self.capacity)
+            return np.asarray((self.next_id - n + positions) % self.capacity)
         ends = np.cumsum(self._counts_of_newest(n))
-        envs = np.searchsorted(ends, numbers, side="right")
-        steps = (self.next_steps - ends)[envs] + numbers
+        envs = np.searchsorted(ends, positions, side="right")
+        steps = (self.next_steps - ends)[envs] + positions
         return np.asarray(steps % self.n_rows * self.n_envs + envs)
 
     def _counts_of_newest(self, n: int) -> np.ndarray:

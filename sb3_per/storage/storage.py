@@ -218,11 +218,11 @@ class Storage:
 
     # ---- writing
 
-    def reserve(self, n_steps: int, last_row: int) -> None:
+    def reserve(self, n_transitions: int, last_row: int) -> None:
         """
         Make room for steps, in all stores before any of them changes.
 
-        :param n_steps: number of steps that are written next, of all environments together
+        :param n_transitions: number of steps that are written next, of all environments together
         :param last_row: largest row that is written
         :raises MemoryError: if there is no memory for them; nothing has changed then
         :raises OSError: if there is no space on the disk; nothing has changed then
@@ -230,7 +230,7 @@ class Storage:
         if self.files is not None:
             self.files.reserve(last_row + 1)
         for store in self.stores.values():
-            store.reserve(n_steps, last_row)
+            store.reserve(n_transitions, last_row)
         self._n_ready = self._n_rows_with_room()
 
     def _n_rows_with_room(self) -> int:

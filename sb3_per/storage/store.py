@@ -51,11 +51,11 @@ class ObservationStore(ABC):
         n_envs = len(observations)
         self.write(np.full((1, n_envs), row), np.arange(n_envs), observations[None], next_observations[None])
 
-    def reserve(self, n_steps: int, last_row: int) -> None:  # noqa: B027 - an array of fixed size has room
+    def reserve(self, n_transitions: int, last_row: int) -> None:  # noqa: B027 - an array of fixed size has room
         """
         Make room for steps, so that :meth:`write` cannot fail.
 
-        :param n_steps: number of steps that are written next, of all environments together
+        :param n_transitions: number of steps that are written next, of all environments together
         :param last_row: largest row that is written
         :raises MemoryError: if there is no memory for them; nothing has changed then
         :raises OSError: if there is no space on the disk; nothing has changed then

@@ -16,7 +16,7 @@ def package_of(code: Any) -> str:
     return str(code.__module__).partition(".")[0]
 
 
-def is_of_user(code: Any) -> bool:
+def is_user_defined(code: Any) -> bool:
     """
     Tell whether a class or a function is a user's. So is one of any other library.
 

@@ -30,7 +30,7 @@ COMPILED: dict[str, str] = {
 SEARCH_SPACES: dict[str, str] = {"crossq": "sac", "dqn_lstm": "dqn", "sac_lstm": "sac"}
 
 #: All algorithms of this package, by name.
-OURS = {**ALGORITHMS, **COMPILED}
+PRIORITIZED = {**ALGORITHMS, **COMPILED}
 
 
 def class_of(algo: str) -> Any:
@@ -40,7 +40,7 @@ def class_of(algo: str) -> Any:
     :param algo: name of an algorithm, e.g. ``"per_sac"``
     :return: its class
     """
-    return getattr(importlib.import_module("sb3_per.sbx") if algo in COMPILED else sb3_per, OURS[algo])
+    return getattr(importlib.import_module("sb3_per.sbx") if algo in COMPILED else sb3_per, PRIORITIZED[algo])
 
 
 def config_path(algo: str) -> Path:
@@ -52,7 +52,7 @@ def config_path(algo: str) -> Path:
     :return: path of the file; that of a stock algorithm need not exist
     :raises ImportError: for a stock algorithm, without RL Zoo
     """
-    if algo in OURS:
+    if algo in PRIORITIZED:
         folder = Path(__file__).parent / "configs"
     else:
         folder = Path(import_zoo().__file__).parent / "hyperparams"
@@ -88,7 +88,7 @@ def register(sbx: bool = False) -> None:
 
     from sb3_per.zoo import tuning
 
-    names = OURS if sbx else ALGORITHMS
+    names = PRIORITIZED if sbx else ALGORITHMS
     for algo in names:
         ALGOS[algo] = class_of(algo)
         stock_name = algo.removeprefix("sbx_").removeprefix("per_")

@@ -26,7 +26,7 @@ from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCall
 from sb3_per.zoo import tuning
 from sb3_per.zoo.hyperparameters import check_schedules, with_numbers
 from sb3_per.zoo.names import next_command
-from sb3_per.zoo.registry import OURS
+from sb3_per.zoo.registry import PRIORITIZED
 from sb3_per.zoo.resume import newest_model
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -58,7 +58,7 @@ class RunManager(ExperimentManager):
         super().__init__(*args, **kwargs)
         self.parser = parser
         self.options = options
-        self.is_ours = self.algo in OURS
+        self.is_ours = self.algo in PRIORITIZED
         # Settings of the buffer from a trial of Optuna.
         self.tuned: dict[str, Any] | None = None
         # Number of steps of the model that the run continues from.

@@ -292,10 +292,10 @@ def test_the_control_suite_repeats_actions_and_sums_up_rewards():
 
 
 def test_means_of_returns_have_the_updates_until_their_end():
-    """All 32 environments end 160 episodes at the same steps. The n-th of each has the return n."""
-    returns = np.repeat(np.arange(160.0), 32)
+    """All 32 environments end 80 episodes at the same steps. The n-th of each has the return n."""
+    returns = np.repeat(np.arange(80.0), 32)
     found = control.columns_of("FetchReach-v4", returns.tolist())
-    assert found == {str(500 * (i + 1)): 10.0 * i + 4.5 for i in range(16)}
+    assert found == {str(250 * (i + 1)): 5.0 * i + 2.0 for i in range(16)}
 
 
 @pytest.mark.parametrize("arm", [control.RANDOM, "shuffled, no weights"])

@@ -132,6 +132,8 @@ def short(name: str, **changes) -> suites.Suite:
     return replace(suite, steps=120, settings=settings, variants=variants, **{"n_evaluations": 6, "n_episodes": 2, **changes})
 
 
+# Settings that some arms used, and that the package no longer has.
+REMOVED = {"uniform_fraction", "weight_normalization"}
 # Suites that differ from another suite only in numbers or in the environment.
 TWIN = "pairs-rates|-confirmation|memory-(cartpole|pendulum)|continuous"
 
@@ -140,10 +142,13 @@ TWIN = "pairs-rates|-confirmation|memory-(cartpole|pendulum)|continuous"
     "name", [pytest.param(name, marks=pytest.mark.slow) if re.search(TWIN, name) else name for name in NAMES]
 )
 @pytest.mark.parametrize("which", [0, -1])
+@pytest.mark.filterwarnings("ignore:.*render_mode='rgb_array' that is not in the possible render_modes")
 def test_evaluations_do_not_change_training(name, which):
     """A run with half of the evaluations gives the same scores at these steps, which also shows that runs are reproducible."""
     suite = short(name, solved=None)
-    environment, variant = suite.environments[0], list(suite.variants)[which]
+    settings_of = {name: made.settings.get("replay_buffer_kwargs", {}) for name, made in suite.variants.items()}
+    runnable = [name for name, settings in settings_of.items() if not REMOVED & settings.keys()]
+    environment, variant = suite.environments[0], runnable[which]
     before = learning.fingerprint(suite, variant)
     often = learning.train(suite, environment, variant, 1)
     assert learning.fingerprint(suite, variant) == before

@@ -232,6 +232,21 @@ def test_a_deleted_buffer_is_gone_until_another_is_assigned(tmp_path):
         model.learn(10)
 
 
+def test_a_model_with_n_step_returns_is_saved_without_its_buffer(tmp_path):
+    model = PERDQN(
+        "MlpPolicy",
+        "CartPole-v1",
+        n_steps=3,
+        optimize_memory_usage=True,
+        replay_buffer_kwargs=dict(handle_timeout_termination=False),
+        **SMALL,
+    )
+    del model.replay_buffer
+    with pytest.warns(UserWarning, match="not as the stock algorithm"):
+        model.save(tmp_path / "model")
+    assert PERDQN.load(tmp_path / "model").n_steps == 3
+
+
 def test_a_copy_of_a_model_has_a_buffer_of_its_own():
     model = PERSAC("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[8]), **SMALL).learn(20)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):

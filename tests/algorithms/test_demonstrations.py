@@ -12,7 +12,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per import PERDQN, PERSAC, PERCrossQ
+from sb3_per import PERDQN, PERSAC, PERCrossQ, PERRecurrentDQN
 from tests.helpers.algorithms import Records
 from tests.helpers.buffers import fill
 from tests.helpers.models import STOCK
@@ -165,6 +165,12 @@ def test_pretraining_without_demonstrations_is_refused():
         model.pretrain(10)
     with pytest.raises(ValueError, match="gradient_steps must be an integer of at least 1, not 0"):
         model.pretrain(0)
+
+
+def test_pretraining_a_recurrent_model_is_refused():
+    model = PERRecurrentDQN("MlpLstmPolicy", "CartPole-v1", buffer_size=100)
+    with pytest.raises(NotImplementedError, match="a buffer of sequences has none"):
+        model.pretrain(10)
 
 
 def test_pretraining_needs_no_demonstration_fraction_and_logs_at_intervals():

@@ -157,6 +157,21 @@ def test_hindsight_stays_hindsight(tmp_path):
         assert (type(buffer), buffer.n_sampled_goal, buffer.scheme.alpha) == (PrioritizedHerReplayBuffer, 2, 0.9)
 
 
+def test_annealing_by_draws_goes_on_after_load(tmp_path):
+    """Also without the buffer."""
+    settings = dict(beta_start=0.4, beta_end=1.0, beta_anneal_steps=100)
+    model = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=settings, train_freq=1, **SMALL).learn(60)
+    n_draws = model.replay_buffer.beta_schedule.n_draws
+    assert 0 < n_draws < 60
+    model.save(tmp_path / "model")
+    loaded = PERDQN.load(tmp_path / "model", env=gym.make("CartPole-v1"))
+    assert loaded.replay_buffer.beta == model.replay_buffer.beta
+    loaded.learn(40)
+    n_draws += loaded._n_updates - model._n_updates
+    assert loaded.replay_buffer.beta == pytest.approx(min(0.4 + 0.6 * n_draws / 100, 1.0))
+    assert loaded.replay_buffer.beta > model.replay_buffer.beta
+
+
 def test_a_failed_save_leaves_the_model_as_it_was(tmp_path):
     model = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(SETTINGS), **SMALL)
     before = dict(vars(model))

@@ -53,6 +53,17 @@ class Halved(Proportional):
         return super().loss(losses, td_errors, weights) / 2
 
 
+class HalfLoss:
+    """A loss in a class that is no scheme."""
+
+    def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
+        return (weights * losses).mean() / 2
+
+
+class HalvedByMixin(HalfLoss, Proportional):
+    pass
+
+
 class HalvedTwice(Halved):
     def jax_loss(self, losses: Any, td_errors: Any, weights: Any) -> Any:
         return Proportional.jax_loss(self, losses, td_errors, weights) / 2
@@ -79,8 +90,10 @@ def test_a_scheme_that_the_compiler_cannot_hash_is_refused():
 
 
 def test_a_scheme_with_a_loss_of_its_own_needs_a_jax_form():
-    for scheme in (Halved(), Shuffled(Halved())):
-        message = rf"PERDQN with {re.escape(repr(scheme))} is not supported: Halved has a loss\(\) .* Write jax_loss\(\)"
+    for scheme in (Halved(), Shuffled(Halved()), HalvedByMixin()):
+        message = (
+            rf"PERDQN with {re.escape(repr(scheme))} is not supported: Halved(ByMixin)? has a loss\(\) .* Write jax_loss\(\)"
+        )
         with pytest.raises(NotImplementedError, match=message):
             make("dqn", replay_buffer_kwargs=dict(scheme=scheme))
     for scheme in (HalvedTwice(), Cubic()):

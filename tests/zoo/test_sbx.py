@@ -53,7 +53,7 @@ def test_a_variant_without_a_stock_class_in_sbx_is_registered_alone(monkeypatch)
         pass
 
     monkeypatch.setattr(sb3_per.sbx, "PERVariant", PERVariant, raising=False)
-    for names in (registry.COMPILED, registry.OURS):
+    for names in (registry.COMPILED, registry.PRIORITIZED):
         monkeypatch.setitem(names, "sbx_per_variant", "PERVariant")
     before = [(table, dict(table)) for table in (ALGOS, HYPERPARAMS_SAMPLER, HYPERPARAMS_CONVERTER)]
     try:
