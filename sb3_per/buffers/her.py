@@ -376,7 +376,7 @@ class HindsightSet(TransitionSet):
         super().load(state, keeps_masses)
         if keeps_masses and "waiting_masses" in state:
             entries = np.asarray(state["waiting_masses"])
-            if ((entries < 0.0) | (entries > self.sampler.scheme.largest_mass)).any():  # NaN: none
+            if ((entries < 0.0) | (entries > self.sampler.largest_entry)).any():  # NaN: none
                 raise ValueError("a mass is negative or infinite")
             self._keep_entries(np.arange(len(entries)), entries)
 

@@ -127,7 +127,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         self.draw_record: Any = None
         #: warns if nobody updates priorities
         self.reminder = UpdateReminder()
-        self.begin_anew(make_storage(layout, max(buffer_size // n_envs, 1), n_envs, folder))
+        self.make_parts(make_storage(layout, max(buffer_size // n_envs, 1), n_envs, folder))
         warn_of_size(self.storage, self.sampler.nbytes)
 
     def _check_combinations(self, optimize_memory_usage: bool) -> None:
@@ -149,7 +149,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
 
     # ---- parts
 
-    def begin_anew(self, storage: Storage) -> None:
+    def make_parts(self, storage: Storage) -> None:
         """
         Begin anew, with new parts and an empty ring: a new buffer, or one that is about to get the transitions of another.
 
@@ -314,7 +314,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         if masses is not None:
             if self.scheme.draws_uniformly:
                 raise ValueError(f"masses have no meaning with {self.scheme}, which draws uniformly: leave them out")
-            masses = inputs.checked_masses(masses, shape, self.scheme.largest_mass)
+            masses = inputs.checked_masses(masses, shape, self.sampler.largest_entry)
         with self.lock:
             for i in range(n_new):
                 self.experience.write_row(steps.at(i), None if masses is None else masses[i])

@@ -18,6 +18,7 @@ from sb3_per.sampling.schemes import (
     PriorityScheme,
     make_scheme,
     schemes_with,
+    try_scheme,
 )
 from sb3_per.storage.mapped import absolute
 from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, check_argument, integer, number, words
@@ -90,6 +91,8 @@ class BufferSettings:
             # It stays the same folder when the working directory changes.
             object.__setattr__(self, "storage_folder", absolute(self.storage_folder))
         scheme = self.make_scheme()
+        if scheme.is_user_defined:
+            try_scheme(scheme)
         self._check_effects(scheme)
         if self.age_decay > 0.0:
             self._check_age_decay(scheme)

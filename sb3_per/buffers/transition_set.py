@@ -94,7 +94,8 @@ class TransitionSet:
         """
         ring = self.ring
         # Entries of their own cannot wait in a counter, and environments at different steps have no common row.
-        if entries is not None or not ring.all_at_same_step:
+        can_wait = entries is None and ring.all_at_same_step
+        if not can_wait:
             self.write(ring.all_envs, steps.with_time_axis(), entries)
             return
         self.storage.write_row(ring.pos, steps)
@@ -194,14 +195,16 @@ class TransitionSet:
         """
         slots = drawn.slots
         windows = self.n_step_returns.windows(slots, self.ring, self.storage)
-        ids, rewards, terminations = self.read_numbers(windows.slots, windows.last_slots)
+        ids, rewards, terminations = self.read_ids_and_rewards(windows.slots, windows.last_slots)
         observations = self.storage.read_observations(slots)
         next_observations = self.storage.read_observations(windows.last_slots, is_next=True)
         self.relabel(observations, next_observations, rewards, windows)
         actions = self.storage.read_actions(slots)
         return RawBatch(observations, actions, next_observations, terminations, rewards, windows.lengths, ids)
 
-    def read_numbers(self, step_slots: np.ndarray, last_slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def read_ids_and_rewards(
+        self, step_slots: np.ndarray, last_slots: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """
         Read ids, rewards and terminations.
 
@@ -215,7 +218,7 @@ class TransitionSet:
         ids = np.empty(len(last_slots), np.int64)
         terminations = np.empty((len(last_slots), 1), np.float32)
         rewards = np.empty(step_slots.shape, storage.rewards.dtype)
-        kernels.read_numbers(
+        kernels.read_ids_and_rewards(
             step_slots,
             last_slots,
             storage.rewards.ravel(),

@@ -159,7 +159,7 @@ class WindowSet(TransitionSet):
         n_recorded = self.windows.n_recorded
         lengths = self.lengths_at(slots, n_recorded)
         places = lay_out(slots, lengths, n_recorded, n_envs, capacity)
-        ids, rewards, dones = self.read_numbers(places.T, places[lengths - 1, np.arange(len(slots))])
+        ids, rewards, dones = self.read_ids_and_rewards(places.T, places[lengths - 1, np.arange(len(slots))])
 
         episode_steps = flat(self.windows.episode_steps)
         prefix_lengths = np.minimum(episode_steps.take(slots), self.windows.burn_in).astype(np.int64)

@@ -86,7 +86,7 @@ class AgeDraw(MassTree):
         self._catch_up()
         return float(self._runs[0][-1])
 
-    def write(self, slots: np.ndarray, masses: np.ndarray) -> None:
+    def write(self, slots: np.ndarray, entries: np.ndarray) -> None:
         """Do nothing: the ring says which slots can be drawn."""
 
     def read(self, slots: np.ndarray) -> np.ndarray:

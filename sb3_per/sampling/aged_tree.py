@@ -210,13 +210,13 @@ class AgedTree(MassTree):
         """p^alpha of every slot, see :meth:`MassTree.entries`."""
         return self._without_age(np.arange(self.capacity))
 
-    def write(self, slots: np.ndarray, masses: np.ndarray) -> None:
+    def write(self, slots: np.ndarray, entries: np.ndarray) -> None:
         """See :meth:`MassTree.write`."""
-        self._write(slots, masses, are_new=False)
+        self._write(slots, entries, are_new=False)
 
-    def insert(self, slots: np.ndarray, masses: np.ndarray) -> None:
+    def insert(self, slots: np.ndarray, entries: np.ndarray) -> None:
         """See :meth:`MassTree.insert`: new transitions have other factors than those before."""
-        self._write(slots, masses, are_new=True)
+        self._write(slots, entries, are_new=True)
 
     def _write(self, slots: np.ndarray, masses: np.ndarray, are_new: bool) -> None:
         self._catch_up()

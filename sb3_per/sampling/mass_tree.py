@@ -109,7 +109,7 @@ class MassTree(ABC):
     @abstractmethod
     def state(self, n_slots: int) -> dict[str, np.ndarray]:
         """
-        Return the masses.
+        Return the masses, which may be a view: copy them before the tree changes.
 
         :param n_slots: number of slots, from 0 on, that may have a mass
         :return: arrays, see :meth:`load`

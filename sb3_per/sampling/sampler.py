@@ -14,7 +14,7 @@ from sb3_per.sampling.mass_tree import MassTree, NothingToDrawError
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.subsets import draw_from, draw_without_repeats, newest_subset
 from sb3_per.sampling.sum_tree import prefix_sums_of
-from sb3_per.utils.checks import ABOVE_0, check_argument
+from sb3_per.utils.checks import ABOVE_0, FRACTION, check_argument
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class Sampler:
         has_age = isinstance(self.tree, (AgedTree, AgeDraw))
         #: whether draws are those of SB3's own buffer, with the same random numbers
         self.draws_as_sb3 = scheme.may_draw_as_sb3 and self._draws_from_whole_tree and not settings.stratified and not has_age
+        #: largest entry of the tree: of a mass, or of a priority that is ranked
+        self.largest_entry = np.inf if scheme.only_order_counts else scheme.largest_mass
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         # Newest rows of all environments that are not in the tree yet.
@@ -125,9 +127,9 @@ class Sampler:
             return
         if entries is None:
             scheme = self.scheme
-            new = scheme.new_mass(self.max_priority)
-            if not 0.0 < new <= scheme.largest_mass:
-                raise ValueError(f"{scheme}.new_mass() gave {new}: it must be above 0 and at most {scheme.largest_mass}")
+            new = np.inf if scheme.only_order_counts else scheme.new_mass(self.max_priority)
+            if not 0.0 < new <= self.largest_entry:
+                raise ValueError(f"{scheme}.new_mass() gave {new}: it must be above 0 and at most {self.largest_entry}")
             entries = np.full(len(slots), new, np.float64)
         self.tree.insert(slots, entries)
 
@@ -215,6 +217,7 @@ class Sampler:
             return n
         if series_progress is None:
             series_progress = np.random.random_sample()
+        check_argument("series_progress", series_progress, FRACTION)
         # c_k = max(N eta^(1000 k / K), c_min), Wang & Ross 2019, equation 1.
         n_newest = max(int(n * self.draw_settings.recency ** (1000.0 * series_progress)), self.draw_settings.recency_min)
         if self.draw_settings.unique:
@@ -273,6 +276,8 @@ class Sampler:
         if len(priorities) and not priorities[priorities.argmax()] < np.inf:  # the position of a NaN, if there is one
             raise ValueError(f"{scheme}.priority() gave {priorities.max()}: it must be finite")
         if scheme.only_order_counts:
+            if self._has_user_defined_scheme and not (priorities > 0.0).all():
+                raise ValueError(f"{scheme}.priority() gave {priorities.min()}: it must be above 0")
             return priorities, np.ascontiguousarray(priorities)
         masses = np.ascontiguousarray(scheme.mass(priorities), np.float64)
         if masses.shape != priorities.shape:

@@ -99,7 +99,8 @@ class PriorityScheme:
     #: Whether unstratified draws may be those of SB3's own buffer, with the same random numbers.
     may_draw_as_sb3: bool = False
 
-    #: Whether only the order of the priorities counts. The tree takes priorities then, and :meth:`mass` is not called.
+    #: Whether only the order of the priorities counts. The tree takes priorities then, infinity for new transitions, and
+    #: :meth:`mass` and :meth:`new_mass` are not called.
     only_order_counts: bool = False
 
     #: Largest mass that a transition may come with.
@@ -301,7 +302,6 @@ class RankBased(PriorityScheme):
     """
 
     only_order_counts = True
-    largest_mass = np.inf  # of a priority, because ranks are added up in place of masses
 
     def __init__(self, alpha: float = 0.7, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
@@ -313,10 +313,6 @@ class RankBased(PriorityScheme):
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """``p = |td| + 1e-6``, which has the order of ``|td|`` and is never 0."""
         return abs_td_errors + DEFAULT_EPSILON
-
-    def new_mass(self, max_priority: float) -> float:
-        """Return infinity, a priority that ranks first whatever the scale of the errors."""
-        return np.inf
 
 
 class LAP(PriorityScheme):
@@ -557,15 +553,13 @@ def make_scheme(
         given = {name: value for name, value in settings.items() if value != defaults[name].default}
         if given:
             raise ValueError(f"Pass settings to the scheme object {scheme}, not beside it: {given}")
-        if scheme.is_user_defined:
-            _try_scheme(scheme)
         return scheme
     name = _name_of(scheme)
     taken = inspect.signature(SCHEMES[name]).parameters
     return SCHEMES[name](**{key: value for key, value in settings.items() if key in taken and value is not None})
 
 
-def _try_scheme(scheme: PriorityScheme) -> None:
+def try_scheme(scheme: PriorityScheme) -> None:
     """
     Try a user's scheme on the TD errors 0 and 1, because these mistakes would show late in a training, or never. Others are
     found by the sampler, at the first draw or update.

@@ -219,11 +219,11 @@ class SumTree(MassTree):
         """Sum of all masses."""
         return float(self.sums[-1])
 
-    def write(self, slots: np.ndarray, masses: np.ndarray) -> None:
+    def write(self, slots: np.ndarray, entries: np.ndarray) -> None:
         """See :meth:`MassTree.write`."""
-        bad = write_masses(self.sums, self.starts, self.capacity, slots, masses)
+        bad = write_masses(self.sums, self.starts, self.capacity, slots, entries)
         if bad != ALL_WRITTEN:
-            self._refuse_entry(slots[bad], masses[bad])
+            self._refuse_entry(slots[bad], entries[bad])
 
     def read(self, slots: np.ndarray) -> np.ndarray:
         """See :meth:`MassTree.read`."""

@@ -364,6 +364,21 @@ def test_a_scheme_whose_priority_may_be_0_gives_a_warning():
         make_buffer(4, scheme=WithoutEpsilon(0.6))
 
 
+class ThresholdRanks(RankBased):
+    def priority(self, abs_td_errors):
+        return np.maximum(abs_td_errors - 0.5, 0.0)
+
+
+def test_ranks_of_priority_0_are_refused():
+    """The tree of ranks would take the transition for one that cannot be drawn."""
+    with pytest.warns(UserWarning, match="hardly ever drawn"):
+        buffer = make_buffer(4, scheme=ThresholdRanks())
+    fill([buffer], 4)
+    with pytest.raises(ValueError, match=r"priority\(\) gave 0.0: it must be above 0"):
+        buffer.update_priorities([0, 1], [0.2, 2.0])
+    assert (buffer.masses > 0).all()
+
+
 def test_reduce_refuses_bad_shapes():
     for shape in ((3,), (3, 0), (2, 2, 2)):
         with pytest.raises(ValueError, match=re.escape(str(shape))):
