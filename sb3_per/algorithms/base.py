@@ -97,7 +97,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             return super().__new__(cls)
 
     def _setup_model(self) -> None:
-        buffer_choice.settle_arguments(self)
+        buffer_choice.resolve_arguments(self)
         buffer_choice.adopt_given_buffer(self)
         with buffer_choice.complete_kwargs(self), warnings.catch_warnings():
             # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.

@@ -19,7 +19,7 @@ from sb3_per.buffers import (
     PrioritizedSequenceReplayBuffer,
     hooks,
 )
-from sb3_per.buffers.conversion import settings_of
+from sb3_per.buffers.conversion import extra_names, settings_of
 from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings
 from sb3_per.sampling.schemes import PriorityScheme, make_scheme
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sb3_per.algorithms.base import PrioritizedAlgorithm
 
 
-def settle_arguments(model: "PrioritizedAlgorithm") -> None:
+def resolve_arguments(model: "PrioritizedAlgorithm") -> None:
     """
     Settle ``replay_buffer_class`` and ``replay_buffer_kwargs`` of a model, from what the user or a zip gave. A second call
     changes nothing.
@@ -141,7 +141,7 @@ def accepted_buffer(model: "PrioritizedAlgorithm", buffer: ReplayBuffer) -> Prio
         return buffer
     _check_prioritized(model, PRIORITIZED_CLASSES.get(type(buffer), type(buffer)))
     check_fit(model, buffer)
-    settle_arguments(model)  # a subclass may assign a buffer before `_setup_model`
+    resolve_arguments(model)  # a subclass may assign a buffer before `_setup_model`
     settings = model._buffer_settings()
     if isinstance(buffer, NStepReplayBuffer):
         settings["n_steps"] = buffer.n_steps
@@ -274,7 +274,8 @@ def with_settings_of(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuf
     own_class: Any = model.replay_buffer_class
     if own_class is not type(buffer) and issubclass(own_class, type(buffer)):
         # The model's class, e.g. a user's, may store more than the file has, or elsewhere.
-        arguments = {name: value for name, value in model._buffer_settings().items() if name in own_class.extra_arguments}
+        extra = extra_names(own_class)
+        arguments = {name: value for name, value in model._buffer_settings().items() if name in extra}
         made: PrioritizedReplayBuffer = own_class.from_replay_buffer(buffer, **{**arguments, **changed})
         return made
     if changed:

@@ -60,9 +60,9 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
         next_q = self.q_net_target(batch.next_observations)
         choosing_q = self.q_net(batch.next_observations) if self.double_q else next_q
         next_actions = choosing_q.argmax(dim=1, keepdim=True)
-        return self._bootstrapped(batch, next_q.gather(dim=1, index=next_actions))
+        return self._target_from(batch, next_q.gather(dim=1, index=next_actions))
 
-    def _bootstrapped(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
+    def _target_from(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
         """Compute the targets from values of the next observations. The recurrent class may rescale both."""
         return td_target(batch, self.gamma, next_values)
 

@@ -9,6 +9,7 @@ From one buffer to another.
 ``take_over`` of a buffer is the way back: a buffer that is in use gets the contents of another one.
 """
 
+import inspect
 import warnings
 from collections.abc import Collection
 from dataclasses import replace
@@ -20,7 +21,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.inputs import require_finite_rewards
 from sb3_per.buffers.recordings import Recording
-from sb3_per.buffers.settings import SCHEME_SETTINGS
+from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings
 from sb3_per.storage.array_store import ArrayStore
 from sb3_per.storage.frame_setting import frames_by_key
 from sb3_per.storage.make import converted, make_storage
@@ -28,11 +29,15 @@ from sb3_per.storage.mapped import Folder, folder_of_copy
 from sb3_per.storage.nested import keyed
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Layout, Storage
+from sb3_per.utils.origin import is_user_defined
 
 if TYPE_CHECKING:
     from sb3_per.buffers.replay import PrioritizedReplayBuffer
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
+
+# Parameters that are neither ``*args`` nor ``**kwargs``.
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -56,6 +61,41 @@ def arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
         arguments["goal_selection_strategy"] = buffer.goal_selection_strategy
         arguments["copy_info_dict"] = buffer.copy_info_dict
     return arguments
+
+
+def extra_names(cls: type) -> set[str]:
+    """
+    Name the arguments of a class of buffers beside SB3's and the settings.
+
+    :param cls: prioritized
+    :return: its ``extra_arguments``, and what a user's constructors add
+    """
+    constructors = [base for base in cls.__mro__ if "__init__" in vars(base)]
+    known = set(BufferSettings.names())
+    added: set[str] = set()
+    for base in constructors:
+        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        names = [each.name for each in parameters if each.kind in _NAMED]
+        (added if is_user_defined(base) else known).update(names)
+    return (added - known) | set(cls.extra_arguments)  # type: ignore[attr-defined]
+
+
+def extra_arguments_of(buffer: "PrioritizedReplayBuffer") -> dict[str, Any]:
+    """
+    Return the arguments of a buffer beside SB3's and the settings.
+
+    :param buffer: prioritized
+    :return: arguments by name
+    :raises TypeError: for one that is no attribute of the buffer
+    """
+    names = sorted(extra_names(type(buffer)))
+    for name in names:
+        if not hasattr(buffer, name):
+            raise TypeError(
+                f"A {type(buffer).__name__} with other settings or contents cannot be made: keep the argument {name!r} of its "
+                "constructor in an attribute of the same name"
+            )
+    return {name: getattr(buffer, name) for name in names}
 
 
 # ---- from SB3
@@ -296,8 +336,8 @@ def settings_of(
     kept = {name: getattr(settings, name) for name in settings.names() if name not in SCHEME_SETTINGS}
     if set(without).isdisjoint(SCHEME_SETTINGS):
         kept["scheme"] = buffer.scheme
-    for name in set((cls or type(buffer)).extra_arguments) & set(buffer.extra_arguments):
-        kept[name] = getattr(buffer, name)
+    extra = extra_arguments_of(buffer)
+    kept.update((name, value) for name, value in extra.items() if name in extra_names(cls or type(buffer)))
     return kept
 
 
@@ -331,7 +371,7 @@ def empty_twin(buffer: BufferT, n_rows: int, frames: int | dict[str, int] | None
     :param frames: setting ``frames`` of the new buffer
     :return: the new buffer
     """
-    extra = {name: getattr(buffer, name) for name in buffer.extra_arguments}
+    extra = extra_arguments_of(buffer)
     twin = type(buffer)(buffer_size=buffer.n_envs, **arguments_of(buffer), **extra)  # one row, whose storage is replaced
     twin.settings = replace(buffer.settings, frames=frames)
     layout: Layout = replace(buffer.storage.layout, frames=frames_by_key(frames, buffer.observation_space))

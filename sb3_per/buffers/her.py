@@ -17,7 +17,7 @@ from sb3_per.buffers.transition_set import Drawn, TransitionSet
 from sb3_per.sampling.candidates import NO_SLOTS, Marked
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.storage.frame_setting import GOALS
-from sb3_per.storage.n_step import NStepReturns, Windows
+from sb3_per.storage.n_step import NStepReturns, ReturnWindows
 from sb3_per.storage.nested import flat
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Steps, Storage
@@ -313,7 +313,7 @@ class HindsightSet(TransitionSet):
             order = np.random.permutation(batch_size)
         return Drawn(slots[order], relative_probabilities[order], n_experience=batch_size)
 
-    def relabel(self, observations: Any, next_observations: Any, rewards: np.ndarray, windows: Windows) -> None:
+    def relabel(self, observations: Any, next_observations: Any, rewards: np.ndarray, windows: ReturnWindows) -> None:
         """Give the last transitions of the batch, the virtual ones, a goal of their episode and the rewards for it."""
         n = self.n_virtual(len(rewards))
         if n == 0:

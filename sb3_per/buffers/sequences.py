@@ -165,9 +165,9 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         return WindowSet(ring, storage, self._make_sampler(windows), n_step_returns, windows, states, self.sequence_length)
 
     @property
-    def windows(self) -> CompleteWindows:
+    def complete_windows(self) -> CompleteWindows:
         """Which windows can be drawn."""
-        return self._window_set.windows
+        return self._window_set.complete_windows
 
     @property
     def states(self) -> RecurrentStates:
@@ -277,7 +277,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if self._user_changes_batches:  # the padding below must not change arrays that a user keeps
             observations = map_arrays(np.array, observations)
             prefix = map_arrays(np.array, prefix)
-        n_observations = self.windows.n_recorded + 1
+        n_observations = self.complete_windows.n_recorded + 1
         observations = map_arrays(lambda array: _time_first(array, windows.lengths + 1, n_observations), observations)
         prefix = map_arrays(lambda array: _time_first(array, windows.prefix_lengths, self.burn_in), prefix)
         windows.actions[~mask] = 0

@@ -7,7 +7,7 @@ import numpy as np
 from sb3_per.buffers import kernels
 from sb3_per.sampling.mass_tree import NothingToDrawError
 from sb3_per.sampling.sampler import Sampler
-from sb3_per.storage.n_step import NStepReturns, Windows
+from sb3_per.storage.n_step import NStepReturns, ReturnWindows
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Steps, Storage
 
@@ -233,7 +233,7 @@ class TransitionSet:
             ids = ring.ids_at(step_slots[:, 0])
         return ids, rewards, terminations
 
-    def relabel(self, observations: Any, next_observations: Any, rewards: np.ndarray, windows: Windows) -> None:
+    def relabel(self, observations: Any, next_observations: Any, rewards: np.ndarray, windows: ReturnWindows) -> None:
         """
         Change a batch in place before it is normalized. Hindsight gives part of it other goals; here nothing changes.
 

@@ -66,7 +66,7 @@ class WindowSet(TransitionSet):
         sequence_length: int,
     ):
         super().__init__(ring, storage, sampler, n_step_returns)
-        self.windows = windows
+        self.complete_windows = windows
         self.states = states
         self.sequence_length = sequence_length
 
@@ -88,35 +88,35 @@ class WindowSet(TransitionSet):
         :param states: recurrent states before the step, see :meth:`~sb3_per.buffers.recurrent_states.RecurrentStates.store`
         """
         row = self.ring.pos
-        step = self.windows.next_step(starts)
+        step = self.complete_windows.next_step(starts)
         stored_states = self.states.as_arrays(states) if step.is_unrolled_from else []
         self.storage.write_row(row, steps)
-        self.windows.add_row(row, step)
+        self.complete_windows.add_row(row, step)
         if step.is_unrolled_from:
             self.states.store(row, step.numbers, stored_states)
         self.ring.advance_all()
 
     def end_episodes(self, envs: np.ndarray) -> None:
         """See :meth:`TransitionSet.end_episodes`. Windows may become complete."""
-        self.windows.reopen_last_step()
+        self.complete_windows.reopen_last_step()
         super().end_episodes(envs)
 
     # ---- draw and read
 
     def _catch_up(self) -> None:
         """Tell the sampler which windows became complete, and which lose their beginning."""
-        if self.windows.are_from_before_reset:
+        if self.complete_windows.are_from_before_reset:
             self.sampler.clear()  # an interrupt came right after the ring was emptied
-        if not self.windows.is_behind:
+        if not self.complete_windows.is_behind:
             return
-        changes = self.windows.changes()
+        changes = self.complete_windows.changes()
         if changes.new.size or changes.gone.size:
             with self.sampler.changing_candidates():
                 self.sampler.remove(changes.gone)
                 self.sampler.insert(changes.new)
-                self.windows.confirm(changes)
+                self.complete_windows.confirm(changes)
         else:
-            self.windows.confirm(changes)
+            self.complete_windows.confirm(changes)
 
     def masses(self) -> np.ndarray:
         """See :meth:`TransitionSet.masses`."""
@@ -131,7 +131,7 @@ class WindowSet(TransitionSet):
     def empty_error(self) -> Exception:
         """See :meth:`TransitionSet.empty_error`; a buffer may be too small for any window."""
         # Rows whose windows are retired, rows up to the next anchor, and its window.
-        windows = self.windows
+        windows = self.complete_windows
         shortest = windows.burn_in + 2 * (windows.period - 1) + windows.n_recorded
         n_rows, n_envs = self.ring.n_rows, self.ring.n_envs
         if self.ring.full and n_rows < shortest:
@@ -156,15 +156,15 @@ class WindowSet(TransitionSet):
         """
         slots = drawn.slots
         n_envs, capacity = self.ring.n_envs, self.ring.capacity
-        n_recorded = self.windows.n_recorded
+        n_recorded = self.complete_windows.n_recorded
         lengths = self.lengths_at(slots, n_recorded)
         places = lay_out(slots, lengths, n_recorded, n_envs, capacity)
         ids, rewards, dones = self.read_ids_and_rewards(places.T, places[lengths - 1, np.arange(len(slots))])
 
-        episode_steps = flat(self.windows.episode_steps)
-        prefix_lengths = np.minimum(episode_steps.take(slots), self.windows.burn_in).astype(np.int64)
+        episode_steps = flat(self.complete_windows.episode_steps)
+        prefix_lengths = np.minimum(episode_steps.take(slots), self.complete_windows.burn_in).astype(np.int64)
         first_places = (slots - prefix_lengths * n_envs) % capacity
-        prefix_places = lay_out(first_places, prefix_lengths, self.windows.burn_in, n_envs, capacity)
+        prefix_places = lay_out(first_places, prefix_lengths, self.complete_windows.burn_in, n_envs, capacity)
 
         # The observation before the first step, then the one after each step.
         observations = self.storage.read_next_observations(np.concatenate((slots, places.reshape(-1))))
@@ -202,7 +202,7 @@ class WindowSet(TransitionSet):
         """
         self._catch_up()
         slots = ids % self.ring.capacity
-        can_be_drawn = (self.ring.ids_at(slots) == ids) & self.windows.are_marked(slots)
+        can_be_drawn = (self.ring.ids_at(slots) == ids) & self.complete_windows.are_marked(slots)
         lengths = np.where(can_be_drawn, self.lengths_at(slots, self.sequence_length), 1)
         return np.arange(self.sequence_length)[:, None] < lengths
 

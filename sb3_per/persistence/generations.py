@@ -237,7 +237,7 @@ class Manifest:
         :return: content of the file
         """
         content = {"format": FORMAT, **dataclasses.asdict(self)}
-        body = json.dumps(content, allow_nan=False).encode()[1:]  # the brace goes before the checksum
+        body = json.dumps(content).encode()[1:]  # the brace goes before the checksum
         return b'{"crc32": "%08x",\n' % zlib.crc32(body) + body
 
     @classmethod

@@ -84,14 +84,12 @@ class PERSAC(PrioritizedJaxMixin, SAC):
         critics = cls.soft_update(inputs.hyperparameters["tau"], critics)
 
         # Actor and entropy coefficient, by SBX's own function, which a user may override.
-        def update_actor() -> tuple[Networks, jax.Array, Metrics]:
+        def actor_step() -> tuple[Networks, jax.Array, Metrics]:
             new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
                 actor, critics, entropy, batch.for_actor, inputs.hyperparameters["target_entropy"], key
             )
             metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
             return Networks(new_critics, new_actor, new_entropy), next_key, metrics
 
-        networks, key, actor_metrics = inputs.update_actor_if_due(
-            update_actor, skipped=(Networks(critics, actor, entropy), key)
-        )
+        networks, key, actor_metrics = inputs.update_actor_if_due(actor_step, skipped=(Networks(critics, actor, entropy), key))
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)

@@ -86,11 +86,11 @@ class PERTD3(PrioritizedJaxMixin, TD3):
         critics, actor = cls.soft_update(inputs.hyperparameters["tau"], critics, actor)
 
         # Actor, by SBX's own function, which a user may override.
-        def update_actor() -> tuple[Networks, jax.Array, Metrics]:
+        def actor_step() -> tuple[Networks, jax.Array, Metrics]:
             new_actor, new_critics, actor_loss, next_key = cls.update_actor(actor, critics, batch.for_actor, key)
             return Networks(new_critics, new_actor), next_key, {"actor_loss": actor_loss}
 
-        networks, key, actor_metrics = inputs.update_actor_if_due(update_actor, skipped=(Networks(critics, actor), key))
+        networks, key, actor_metrics = inputs.update_actor_if_due(actor_step, skipped=(Networks(critics, actor), key))
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss}, actor_metrics)
 
 

@@ -123,7 +123,7 @@ class PERTQC(PrioritizedJaxMixin, TQC):
         critic_1, critic_2 = cls.soft_update(inputs.hyperparameters["tau"], critic_1, critic_2)
 
         # Actor and entropy coefficient, by SBX's own function, which a user may override.
-        def update_actor() -> tuple[Networks, jax.Array, Metrics]:
+        def actor_step() -> tuple[Networks, jax.Array, Metrics]:
             new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
                 actor, critic_1, critic_2, entropy, batch.for_actor, inputs.hyperparameters["target_entropy"], key
             )
@@ -132,7 +132,7 @@ class PERTQC(PrioritizedJaxMixin, TQC):
             return Networks(new_critic_1, new_critic_2, new_actor, new_entropy), next_key, metrics
 
         before = Networks(critic_1, critic_2, actor, entropy)
-        networks, key, actor_metrics = inputs.update_actor_if_due(update_actor, skipped=(before, key))
+        networks, key, actor_metrics = inputs.update_actor_if_due(actor_step, skipped=(before, key))
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)
 
 

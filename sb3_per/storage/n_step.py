@@ -9,7 +9,7 @@ from sb3_per.storage.storage import Storage
 from sb3_per.utils.compiled import kernel, prefetch
 
 
-class Windows(NamedTuple):
+class ReturnWindows(NamedTuple):
     """The consecutive steps that each return of a batch adds up."""
 
     #: slots of the steps, int64 of shape (batch_size, n_steps)
@@ -32,7 +32,7 @@ class NStepReturns:
         self.n_steps = n_steps
         self.gamma = gamma
 
-    def windows(self, slots: np.ndarray, ring: Ring, storage: Storage) -> Windows:
+    def windows(self, slots: np.ndarray, ring: Ring, storage: Storage) -> ReturnWindows:
         """
         Find the steps of each return. A window ends early at a termination, a truncation, and the newest step.
 
@@ -42,18 +42,18 @@ class NStepReturns:
         :return: the windows
         """
         if self.n_steps == 1:
-            return Windows(slots[:, None], None, slots)
+            return ReturnWindows(slots[:, None], None, slots)
         all_slots = (slots[:, None] + np.arange(self.n_steps) * ring.n_envs) % ring.capacity
         lengths = window_lengths(slots, storage.dones.ravel(), storage.timeouts.ravel(), ring.next_steps, self.n_steps)
         last = (slots + (lengths - 1) * ring.n_envs) % ring.capacity
-        return Windows(all_slots, lengths, last)
+        return ReturnWindows(all_slots, lengths, last)
 
     def discounted(self, rewards: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
         Discount and add up rewards.
 
         :param rewards: normalized one by one, float32 of shape (batch_size, n_steps)
-        :param lengths: how many of them count, see :class:`Windows`
+        :param lengths: how many of them count, see :class:`ReturnWindows`
         :return: discounted sums, and gamma^length, the discount of the value after them; float32 of shape (batch_size, 1).
         """
         steps = np.arange(self.n_steps)

@@ -84,13 +84,28 @@ def run(command: str, words: list[str], prog: str) -> None:
         # A study of its own, unless the user names one: the command at the end reads the best trial from there.
         storage = str(Path(options.folder, options.algo, "tune.log"))
         study = f"{env}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-        options.words = ["--storage", storage, "--study-name", study, *others]
-        _train(parser, options, [*required, "--conf-file", str(config_path(options.algo)), "-optimize", *options.words])
+        of_study = ["--storage", storage, "--study-name", study]
+        options.words = [*of_study, *_without_search_options(others)]
+        _train(parser, options, [*required, "--conf-file", str(config_path(options.algo)), "-optimize", *of_study, *others])
     elif command == "enjoy":
         _enjoy(parser, options, [*required, *others])
         print(f"Next: {next_command(prog, 'record-video', options)}")
     else:
         _record_video(parser, options, [*required, *others])
+
+
+def _without_search_options(words: list[str]) -> list[str]:
+    """
+    Leave out what belongs to a search alone, for the command that trains with its best trial.
+
+    :param words: options of a search
+    :return: the other options
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-n", "--n-timesteps")  # of a trial, which is short
+    for name in ("n-trials", "max-total-trials", "n-jobs", "n-startup-trials", "n-evaluations", "sampler", "pruner"):
+        parser.add_argument(f"--{name}")
+    return parser.parse_known_args(words)[1]
 
 
 def _parser(command: str, prog: str) -> argparse.ArgumentParser:

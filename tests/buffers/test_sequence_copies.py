@@ -133,4 +133,4 @@ def test_windows_follow_the_storage_that_another_form_makes():
     framed = PrioritizedSequenceReplayBuffer.from_replay_buffer(twin, frames=2)
     fill([plain, framed], 23, seed=1)
     np.testing.assert_array_equal(framed.priorities, plain.masses)
-    np.testing.assert_array_equal(framed.windows.episode_steps, plain.windows.episode_steps)
+    np.testing.assert_array_equal(framed.complete_windows.episode_steps, plain.complete_windows.episode_steps)

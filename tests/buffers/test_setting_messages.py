@@ -6,6 +6,7 @@ import re
 import warnings
 from typing import Any
 
+import pytest
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
@@ -23,6 +24,7 @@ from sb3_per import (
     Uniform,
 )
 from sb3_per.buffers.settings import BufferSettings
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.sampling.schemes import SCHEMES
 from tests.helpers.buffers import make_buffer
 
@@ -92,7 +94,7 @@ def test_the_documentation_of_the_buffer_names_all_settings():
     assert set(BufferSettings.names()) <= set(re.findall(r"``(\w+)``", PrioritizedReplayBuffer.__doc__))
 
 
-def test_a_user_defined_buffer_keeps_its_extra_arguments():
+def test_a_user_defined_buffer_keeps_its_extra_arguments(tmp_path):
     class Own(ReplayBuffer):
         def __init__(self, *args: Any, own: int = 0, **kwargs: Any):
             super().__init__(*args, **kwargs)
@@ -104,4 +106,17 @@ def test_a_user_defined_buffer_keeps_its_extra_arguments():
             self.own = own
 
     space = spaces.Box(-1, 1, (2,))
-    assert PrioritizedOwn(10, space, space, own=3, alpha=0.2).own == 3
+    buffer = PrioritizedOwn(10, space, space, own=3, alpha=0.2)
+    assert buffer.own == PrioritizedOwn.from_replay_buffer(buffer, alpha=0.3).own == 3
+    save_buffer(buffer, tmp_path / "own.buffer")
+    assert load_buffer(buffer, tmp_path / "own.buffer").own == 3
+
+
+def test_an_extra_argument_that_is_no_attribute_is_named_when_the_buffer_is_made_anew():
+    class Forgetful(PrioritizedReplayBuffer):
+        def __init__(self, *args: Any, own: int = 0, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+
+    space = spaces.Box(-1, 1, (2,))
+    with pytest.raises(TypeError, match="keep the argument 'own' of its constructor in an attribute of the same name"):
+        Forgetful.from_replay_buffer(Forgetful(10, space, space, own=3), alpha=0.3)

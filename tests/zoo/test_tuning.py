@@ -173,14 +173,16 @@ def test_a_search_ends_with_the_command_that_trains_with_its_best_trial(zoo, cap
     entry = settings_of("per_dqn", n_timesteps=60, learning_starts=20)
     Path("own.yml").write_text(yaml.safe_dump({"CartPole-v1": entry}))
     short = ["-conf", "own.yml", "-params", "gamma:0.9", "--n-trials", "2", "--n-evaluations", "1", "--no-optim-plots"]
-    zoo("tune", "per_dqn", *short)
+    zoo("tune", "per_dqn", *short, "-n", "40")
     _, _, command = (
         capsys.readouterr().out.splitlines()[-1].partition("Next, train with the best trial: python -m sb3_per.zoo ")
     )
+    assert not {"-n", "--n-trials", "--n-evaluations"} & set(shlex.split(command))  # they belong to the search
     main([*shlex.split(command), "--eval-freq", "-1"])
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend("logs/per_dqn/tune.log"))
     best = optuna.load_study(study_name=None, storage=storage).best_trial
     model = loaded("per_dqn", Path("logs", "per_dqn", "CartPole-v1_1"))
+    assert model.num_timesteps >= 60
     assert model.gamma == 0.9  # the command line wins over the trial
     assert model.learning_rate(1.0) == best.params["learning_rate"]
     assert model.replay_buffer.scheme.alpha == best.params["alpha"]

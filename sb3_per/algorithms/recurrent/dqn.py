@@ -102,7 +102,7 @@ class PERRecurrentDQN(RecurrentMixin, PERDQN):
             actions[explores] = [self.action_space.sample() for _ in range(np.count_nonzero(explores))]
         return actions, state
 
-    def _bootstrapped(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
+    def _target_from(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
         if not self.value_rescaling:
-            return super()._bootstrapped(batch, next_values)
-        return rescale(super()._bootstrapped(batch, unscale(next_values)))
+            return super()._target_from(batch, next_values)
+        return rescale(super()._target_from(batch, unscale(next_values)))
