@@ -44,8 +44,8 @@ print(tree.find([0.5, 1.0]).tolist())
 def _draw_in_a_worker(seed: int) -> list[int]:
     tree = SumTree(100)
     tree.update(np.arange(100), np.arange(100.0))
-    leaves, _ = tree.draw(np.random.default_rng(seed).random(32))
-    return leaves.tolist()
+    slots, _ = tree.draw(np.random.default_rng(seed).random(32), stratified=True, n_candidates=100)
+    return slots.tolist()
 
 
 @pytest.mark.slow
