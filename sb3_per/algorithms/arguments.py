@@ -7,7 +7,7 @@ from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_per.buffers.settings import OTHER_NAMES, BufferSettings, hint
+from sb3_per.buffers.settings import OTHER_NAMES, BufferSettings, setting_hint
 from sb3_per.utils.origin import is_user_defined, package_of
 
 
@@ -54,6 +54,8 @@ def with_defaults(stock: type, args: tuple[Any, ...], kwargs: dict[str, Any], de
     :return: keyword arguments, with the defaults of all that the call does not give
     """
     given = inspect.signature(stock).bind_partial(*args).arguments
+    for name in given.keys() & kwargs.keys():
+        raise TypeError(f"{stock.__name__} got the argument {name!r} twice, by position and by name")
     return {**defaults, **given, **kwargs}
 
 
@@ -150,7 +152,7 @@ def _meant(cls: type, name: str, value: Any, known: list[str]) -> str:
     settings = [setting for setting in BufferSettings.names() if setting not in known]
     target = OTHER_NAMES.get(name, name)
     if target not in settings:
-        text = hint(name, known)
+        text = setting_hint(name, known)
         if text:
             return text
     nearest = difflib.get_close_matches(target, settings, n=1)

@@ -249,11 +249,11 @@ class CompleteWindows(Marked):
             self._n_marked = int(np.count_nonzero(self.is_ready))
             self._n_looked_at = looked_at
 
-    def copy_rows(self, source: "CompleteWindows", rows: np.ndarray, source_rows: np.ndarray) -> None:
+    def copy_rows(self, other: "CompleteWindows", rows: np.ndarray, other_rows: np.ndarray) -> None:
         """See :meth:`Candidates.copy_rows`."""
         ring = self.ring
-        self.episode_steps[rows] = source.episode_steps[source_rows]
-        n_ahead = ring.max_next_step - source.ring.max_next_step
-        self.oldest_admitted = max(source.oldest_admitted + n_ahead, ring.max_next_step - len(rows))
-        self.states.copy_rows(source.states, rows, source_rows, self.episode_steps[rows])
+        self.episode_steps[rows] = other.episode_steps[other_rows]
+        n_ahead = ring.max_next_step - other.ring.max_next_step
+        self.oldest_admitted = max(other.oldest_admitted + n_ahead, ring.max_next_step - len(rows))
+        self.states.copy_rows(other.states, rows, other_rows, self.episode_steps[rows])
         self._forget_windows()

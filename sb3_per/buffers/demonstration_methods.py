@@ -111,7 +111,7 @@ class DemonstrationMethods(SB3Attributes):
 
     def _add_demonstrations(self, columns: Any, n_transitions: int) -> None:
         self.demonstrations.add(columns, n_transitions)
-        self.mixture.are_unused = True
+        self.mixture.are_undrawn = True
         self.source = self.chosen_source()
 
     def chosen_source(self) -> Source:

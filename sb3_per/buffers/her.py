@@ -184,17 +184,17 @@ class FinishedEpisodes(Marked):
         if (is_newest & ((length > 0) | (start != current))).any() or n_under_way.max() > len(start):
             raise ValueError("a transition is not in its own episode")
 
-    def copy_rows(self, source: "FinishedEpisodes", rows: np.ndarray, source_rows: np.ndarray) -> None:
+    def copy_rows(self, other: "FinishedEpisodes", rows: np.ndarray, other_rows: np.ndarray) -> None:
         """See :meth:`Candidates.copy_rows`."""
         ring = self.ring
-        old = source.ring
+        old = other.ring
         numbers = np.arange(len(rows))[:, None]
-        since_start = (source_rows[:, None] - source.ep_start[source_rows]) % old.n_rows
+        since_start = (other_rows[:, None] - other.ep_start[other_rows]) % old.n_rows
         # Of an episode whose beginning is not there, nothing can be drawn.
         is_cut = since_start > numbers
-        self.ep_length[rows] = np.where(is_cut, 0, source.ep_length[source_rows])
+        self.ep_length[rows] = np.where(is_cut, 0, other.ep_length[other_rows])
         self.ep_start[rows] = (rows[:, None] - np.where(is_cut, numbers, since_start)) % ring.n_rows
-        n_under_way = np.minimum((old.pos - source.current_ep_start) % old.n_rows, len(rows))
+        n_under_way = np.minimum((old.pos - other.current_ep_start) % old.n_rows, len(rows))
         self.current_ep_start[:] = (ring.pos - n_under_way) % ring.n_rows
         self._n_marked = int(np.count_nonzero(self.ep_length))
         self._note_steps(ring.max_next_step)

@@ -285,7 +285,7 @@ def td_error_matrix(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -
     return array.reshape(-1, array.shape[-1])
 
 
-def checked_td_errors(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
+def checked_abs_td_errors(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
     """
     Return the absolute values of TD errors, and check that they are finite.
 

@@ -52,7 +52,7 @@ def read_ids_and_rewards(
     :param terminations: written, float32 of shape (batch_size, 1)
     """
     batch_size, n_steps = step_slots.shape
-    first_id = lap_start(next_id, rewards.size)  # ids follow slots as steps follow rows, see there
+    first_id = lap_start(next_id, rewards.size)  # ids follow slots as steps follow rows, see `storage/ring.py`
     for i in range(batch_size):
         prefetch(dones, np.uint64(last_slots[i]))
         prefetch(rewards, np.uint64(step_slots[i, 0]))
@@ -98,17 +98,17 @@ def locate_and_check(
         oldest[e] = first_step
         if next_steps[e] - first_step >= n_rows:
             oldest[e] = next_steps[e] - n_rows + shares_next_obs
-    n_held = 0
+    n_found = 0
     for i in range(ids.size):
         step = ids[i] if n_envs == 1 else ids[i] // n_envs
         env = ids[i] - step * n_envs
         if not (ids[i] >= 0 and step < next_steps[env]):
-            return n_held, i
+            return n_found, i
         for j in range(td_errors.shape[1]):
-            abs_td_errors[n_held, j] = abs(td_errors[i, j])
-            if not abs_td_errors[n_held, j] < np.inf:
-                return n_held, i
+            abs_td_errors[n_found, j] = abs(td_errors[i, j])
+            if not abs_td_errors[n_found, j] < np.inf:
+                return n_found, i
         if step >= oldest[env]:
-            slots[n_held] = row_of_step(step, laps[env], n_rows) * n_envs + env
-            n_held += 1
-    return n_held, -1
+            slots[n_found] = row_of_step(step, laps[env], n_rows) * n_envs + env
+            n_found += 1
+    return n_found, -1

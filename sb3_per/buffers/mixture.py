@@ -197,7 +197,7 @@ class Mixture:
         self.demonstrations = demonstrations
         self.share = share
         #: whether no batch was drawn since demonstrations were added
-        self.are_unused = False
+        self.are_undrawn = False
         # Whether whole batches are demonstrations.
         self._only_demonstrations = False
 
@@ -265,12 +265,12 @@ class Mixture:
 
     def _warn_if_unused(self) -> None:
         """Warn at the first draw after demonstrations were added, if it draws none of them."""
-        if self.are_unused and not self.draws_demonstrations:
+        if self.are_undrawn and not self.draws_demonstrations:
             warnings.warn(
                 f"The buffer has {len(self.demonstrations)} demonstrations, and demonstration_fraction=0.0 draws none of "
                 "them: set their share, e.g. replay_buffer_kwargs=dict(demonstration_fraction=0.25)"
             )
-        self.are_unused = False
+        self.are_undrawn = False
 
     def read(self, drawn: Drawn) -> Any:
         """

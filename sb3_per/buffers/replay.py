@@ -330,7 +330,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity, and for
             what :meth:`~sb3_per.sampling.sampler.Sampler.priorities_and_entries` does not allow
         """
-        abs_td_errors = inputs.checked_td_errors(td_errors, shape)
+        abs_td_errors = inputs.checked_abs_td_errors(td_errors, shape)
         if initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
         _, entries = self.sampler.priorities_and_entries(abs_td_errors)
@@ -384,6 +384,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             weights = self.scheme.weights(drawn.relative_probabilities, self.beta_schedule.value)
             batch = self._to_batch(self.source.read(drawn), weights, env)
             if self.source is not self.experience:
+                # An attribute beside the fields of the tuple, see `samples.py`.
                 batch.is_demonstration = self.mixture.are_demonstrations(drawn)
             self._count_draw(batch.indices[: drawn.n_experience], weights)  # demonstrations are not watched
         return batch
@@ -499,7 +500,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :param indices: transition ids from :meth:`sample`, integers of shape (batch_size,)
         :param td_errors: signed or absolute TD errors in units of the value function, a NumPy array or a tensor on
             any device, shape (batch_size,), (batch_size, 1) or (batch_size, n_critics)
-        :return: how many were written, i.e. were not stale
+        :return: how many were written, i.e. were neither stale nor, with ``optimize_memory_usage``, incomplete
         :raises IndexError: for an id that was never issued
         :raises ValueError: for TD errors of the wrong shape, or NaN or infinite. Nothing is changed in either case.
         """

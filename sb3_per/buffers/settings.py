@@ -50,7 +50,7 @@ class BufferSettings:
     actor_batch: str = "prioritized"
     initial_priority: str = "max"
     recency: float = 1.0
-    recency_min: int = 5000
+    recency_min: int = DrawSettings.recency_min
     age_decay: float = 0.0
     unique: bool = False
     n_steps: int = 1
@@ -126,7 +126,7 @@ class BufferSettings:
             if name == "initial_priority":
                 raise ValueError(f"{name}={value!r} has no effect with {scheme}: {reason}")
             warnings.warn(f"{name}={value!r} has no effect with scheme={self.scheme!r}: {reason}", IgnoredSettingWarning)
-        if self.recency == 1.0 and self.recency_min != 5000:
+        if self.recency == 1.0 and self.recency_min != BufferSettings.recency_min:
             warnings.warn(
                 f"recency_min={self.recency_min} has no effect with recency=1.0: set a recency below 1", IgnoredSettingWarning
             )
@@ -164,7 +164,7 @@ def make_settings(cls: type, given: dict[str, Any]) -> BufferSettings:
     if unknown:
         parameters = inspect.signature(cls).parameters.values()
         own = [*(each.name for each in parameters if each.kind is not each.VAR_KEYWORD), *known]
-        raise TypeError(f"{cls.__name__} has no setting {'; '.join(f'{name!r}{hint(name, own)}' for name in unknown)}")
+        raise TypeError(f"{cls.__name__} has no setting {'; '.join(f'{name!r}{setting_hint(name, own)}' for name in unknown)}")
     return BufferSettings(**given)
 
 
@@ -195,7 +195,7 @@ _ELSEWHERE = {
 }
 
 
-def hint(name: str, known: Collection[str]) -> str:
+def setting_hint(name: str, known: Collection[str]) -> str:
     """
     Say what a user may have meant by an unknown name.
 

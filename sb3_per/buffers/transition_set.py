@@ -325,31 +325,31 @@ class TransitionSet:
         self.sampler.candidates.load(state.get("eligible", {}), keeps_masses)
         self.sampler.load(state["sampler"], keeps_masses)
 
-    def copy_newest(self, source: "TransitionSet", keeps_masses: bool) -> None:
+    def copy_newest(self, other: "TransitionSet", keeps_masses: bool) -> None:
         """
         Fill an empty set with the newest complete steps of another one that fit, for each environment. They get new ids.
 
-        :param source: of the same kind, of any size and layout
+        :param other: of the same kind, of any size and layout
         :param keeps_masses: whether it has the same scheme; otherwise every transition has the mass of a new one
         """
-        ring, old = self.ring, source.ring
-        entries = source.sampler.entries()
+        ring, old = self.ring, other.ring
+        entries = other.sampler.entries()
         ring.begin_after(old.max_next_step)
         new_slots = []
         old_slots = []
         for envs, steps in old.in_order(np.maximum(old.oldest_complete, old.next_steps - ring.n_rows)):
             slots = old.slots_of_steps(steps, envs)
             rows = ring.rows_of_next(envs, len(steps))
-            self.storage.write(rows, envs, source.storage.read_steps(slots))
+            self.storage.write(rows, envs, other.storage.read_steps(slots))
             ring.advance(envs, len(steps))
             new_slots.append((rows * ring.n_envs + envs).reshape(-1))
             old_slots.append(slots.reshape(-1))
         n_rows = int((ring.next_steps - ring.first_step).min())
         rows = np.arange(ring.max_next_step - n_rows, ring.max_next_step) % ring.n_rows
         old_rows = np.arange(old.max_next_step - n_rows, old.max_next_step) % old.n_rows
-        self.sampler.candidates.copy_rows(source.sampler.candidates, rows, old_rows)
+        self.sampler.candidates.copy_rows(other.sampler.candidates, rows, old_rows)
         no_slots = np.empty(0, np.int64)
         slots = np.concatenate([no_slots, *new_slots])
         known = entries[np.concatenate([no_slots, *old_slots])] if keeps_masses else np.zeros(len(slots))
         self.sampler.load_entries(slots, known)
-        self.sampler.load_max_priority(source.sampler.state(0))
+        self.sampler.load_max_priority(other.sampler.state(0))

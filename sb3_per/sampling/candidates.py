@@ -97,13 +97,13 @@ class Candidates(ABC):
         :raises ValueError: if it is not such a state
         """
 
-    def copy_rows(self, source: Any, rows: np.ndarray, source_rows: np.ndarray) -> None:  # noqa: B027 - see above
+    def copy_rows(self, other: Any, rows: np.ndarray, other_rows: np.ndarray) -> None:  # noqa: B027 - see above
         """
         Copy what is known of steps that were copied from another buffer.
 
-        :param source: candidates of the other buffer, of the same class
+        :param other: candidates of the other buffer, of the same class
         :param rows: of the steps, from old to new, shape (n,)
-        :param source_rows: of the same steps in the other buffer, shape (n,)
+        :param other_rows: of the same steps in the other buffer, shape (n,)
         """
 
     def start_over(self) -> None:  # noqa: B027 - see above

@@ -29,7 +29,7 @@ class DrawSettings:
     :param age_decay: c of :class:`~sb3_per.sampling.aged_tree.AgedTree`; 0: age has no influence
     """
 
-    # The defaults of `BufferSettings`, for buffers that were pickled before there was a setting.
+    # `BufferSettings` takes its defaults from here.
     stratified: bool = True
     unique: bool = False
     recency: float = 1.0

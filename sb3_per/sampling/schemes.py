@@ -111,8 +111,7 @@ class PriorityScheme:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        owners = [next(base for base in cls.__mro__ if name in vars(base)) for name in ("loss", "jax_loss")]
-        if cls.__mro__.index(owners[0]) < cls.__mro__.index(owners[1]):  # the inherited `jax_loss` belongs to another loss
+        if _level_of(cls, "loss") < _level_of(cls, "jax_loss"):  # the inherited `jax_loss` belongs to another loss
             cls.jax_loss = _missing_jax_loss  # type: ignore[method-assign]
 
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):
@@ -262,6 +261,11 @@ class PriorityScheme:
         return (weights * losses.sum(axis=1, keepdims=True)).mean()
 
 
+def _level_of(cls: type, name: str) -> int:
+    """Find the position, among a class and its bases, of the one whose method counts."""
+    return next(level for level, base in enumerate(cls.__mro__) if name in vars(base))
+
+
 def _missing_jax_loss(self: PriorityScheme, losses: Any, td_errors: Any, weights: Any) -> Any:
     """Stand for the :meth:`PriorityScheme.jax_loss` that a scheme lacks."""
     raise NotImplementedError(
@@ -338,6 +342,10 @@ class LAP(PriorityScheme):
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """p = ``max(|td|, kappa)``, see :meth:`PriorityScheme.priority`."""
         return np.maximum(abs_td_errors, self.kappa)
+
+    def new_mass(self, max_priority: float) -> np.ndarray | float:
+        """Return the mass of the larger of ``max_priority``, which begins at 1, and kappa, the least priority."""
+        return self.mass(max(max_priority, self.kappa))
 
     def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
         """Huber loss, summed over the critics, see :meth:`PriorityScheme.loss`."""

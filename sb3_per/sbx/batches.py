@@ -127,7 +127,7 @@ def stack(batches: Sequence[Batch], n: int) -> Batch:
     return jax.tree.map(lambda *arrays: np.stack(arrays), *filled)
 
 
-class Logged(struct.PyTreeNode):
+class StepOutput(struct.PyTreeNode):
     """
     TD errors and metrics of a gradient step in one array, because each array takes a transfer from the device.
 
@@ -143,7 +143,7 @@ class Logged(struct.PyTreeNode):
     actor_names: tuple[str, ...] = struct.field(pytree_node=False)
 
     @classmethod
-    def pack(cls, td_errors: jax.Array, metrics: dict[str, Any], actor_metrics: dict[str, Any]) -> "Logged":
+    def pack(cls, td_errors: jax.Array, metrics: dict[str, Any], actor_metrics: dict[str, Any]) -> "StepOutput":
         """
         Put everything into one array.
 

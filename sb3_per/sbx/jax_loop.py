@@ -23,7 +23,7 @@ from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.sbx.batches import Batch, Logged, as_input, batch_from_torch, stack
+from sb3_per.sbx.batches import Batch, StepOutput, as_input, batch_from_torch, stack
 from sb3_per.utils.origin import is_user_defined
 
 #: Train states of an algorithm: a tuple, or a NamedTuple.
@@ -248,7 +248,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         drawn = self.replay_buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
         return jax_batch._replace(actor_observations=as_input(drawn, self.observation_space))
 
-    def _compute(self, jax_batches: list[Batch]) -> tuple[Networks, jax.Array, Logged]:
+    def _compute(self, jax_batches: list[Batch]) -> tuple[Networks, jax.Array, StepOutput]:
         """
         Compute the next gradient steps. The model does not change.
 
@@ -288,7 +288,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
     @partial(jax.jit, static_argnames=("cls", "options"))
     def _compiled_steps(
         cls, options: Options, networks: Any, key: jax.Array, hyperparameters: dict[str, Any], batches: Batch, n_updates: Any
-    ) -> tuple[Networks, jax.Array, Logged]:
+    ) -> tuple[Networks, jax.Array, StepOutput]:
         """
         Make gradient steps.
 
@@ -301,12 +301,12 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :return: train states, the next key, and TD errors and metrics of each step
         """
 
-        def make_step(number: Any, networks: Any, key: jax.Array) -> tuple[Any, jax.Array, Logged]:
+        def make_step(number: Any, networks: Any, key: jax.Array) -> tuple[Any, jax.Array, StepOutput]:
             """Update the networks once, on the batch of this number."""
             batch = jax.tree.map(lambda array: array[number], batches)
             updated = cls._update(UpdateInputs(networks, key, batch, hyperparameters, options))
             metrics = {**updated.metrics, **weight_metrics(batch.weights)}
-            logged = Logged.pack(updated.td_errors, metrics, updated.actor_metrics)
+            logged = StepOutput.pack(updated.td_errors, metrics, updated.actor_metrics)
             return updated.networks, updated.key, logged
 
         n_rows = batches.scalars.shape[0]
@@ -314,7 +314,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             networks, key, logged = make_step(0, networks, key)
             return networks, key, jax.tree.map(lambda array: array[None], logged)
 
-        def body(number: Any, carry: tuple[Any, jax.Array, Logged]) -> tuple[Any, jax.Array, Logged]:
+        def body(number: Any, carry: tuple[Any, jax.Array, StepOutput]) -> tuple[Any, jax.Array, StepOutput]:
             """Make a step, and write what it logs into its row."""
             networks, key, all_logged = carry
             networks, key, logged = make_step(number, networks, key)
@@ -385,6 +385,12 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         if type(buffer.scheme).__hash__ is None:
             name = type(buffer.scheme).__name__
             raise TypeError(f"{name} must be hashable for the compiler: write @dataclass(eq=False) in place of @dataclass")
+        for setting, value in buffer.scheme.settings.items():
+            try:
+                pickle.dumps(value)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                name = type(buffer.scheme).__name__
+                raise TypeError(f"{name}.{setting} must be picklable, to be saved and compiled: {error}") from error
         one = jnp.ones((1, 1))
         try:
             jax.eval_shape(buffer.scheme.jax_loss, one, one, one)

@@ -30,7 +30,7 @@ class NStepReturns:
 
     def __init__(self, n_steps: int, gamma: float):
         self.n_steps = n_steps
-        self.gamma = gamma
+        self.gamma = float(gamma)  # a number of NumPy would make float64 returns
 
     def windows(self, slots: np.ndarray, ring: Ring, storage: Storage) -> ReturnWindows:
         """

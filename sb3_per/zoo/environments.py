@@ -1,11 +1,11 @@
 """Environments of the command line: import the modules that register them, and check their ids."""
 
+import difflib
 import importlib
 from collections.abc import Iterable
 
 import gymnasium as gym
 
-from sb3_per.buffers.settings import hint
 from sb3_per.zoo.names import split_env
 
 
@@ -27,7 +27,8 @@ def register_environment(env: str, packages: Iterable[str]) -> str:
         # RL Zoo has environments of its own, such as CartPoleNoVel-v1.
         importlib.import_module("rl_zoo3.import_envs")
     if name not in gym.registry:
-        meant = hint(name, gym.registry) or "."
+        nearest = difflib.get_close_matches(name, gym.registry, n=1)
+        meant = f": did you mean {nearest[0]!r}?" if nearest else "."
         raise ValueError(f"--env {env} is not registered{meant} If a module registers it, write --env module:{name}")
     return name
 

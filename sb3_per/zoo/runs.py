@@ -60,7 +60,7 @@ class RunManager(ExperimentManager):
         self.options = options
         self.is_ours = self.algo in PRIORITIZED
         # Settings of the buffer from a trial of Optuna.
-        self.tuned: dict[str, Any] | None = None
+        self.trial_settings: dict[str, Any] | None = None
         # Number of steps of the model that the run continues from.
         self.resumed_from: int | None = None
         self.n_envs_of_actor = 1
@@ -139,7 +139,7 @@ class RunManager(ExperimentManager):
             self.parser.error(f"there is no {which} of --study-name {study_name} in --storage {storage}: {error}")
         self.trial_id = None  # the Zoo would load it again, and take trial 0 for none
         if self.is_ours:
-            self.tuned = trial.pop("replay_buffer_kwargs")
+            self.trial_settings = trial.pop("replay_buffer_kwargs")
         self.custom_hyperparams = {**trial, **(self.custom_hyperparams or {})}
 
     def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
@@ -172,8 +172,8 @@ class RunManager(ExperimentManager):
         """
         settings = dict(hyperparams.get("replay_buffer_kwargs") or {})
         # The command line wins over the trial.
-        if self.tuned is not None and "replay_buffer_kwargs" not in (self.custom_hyperparams or {}):
-            settings = tuning.join(settings, self.tuned)
+        if self.trial_settings is not None and "replay_buffer_kwargs" not in (self.custom_hyperparams or {}):
+            settings = tuning.join(settings, self.trial_settings)
         if self.options.demonstrations is not None:
             if self.options.demonstration_fraction is not None:
                 settings["demonstration_fraction"] = self.options.demonstration_fraction
@@ -182,7 +182,7 @@ class RunManager(ExperimentManager):
             hyperparams["replay_buffer_kwargs"] = settings
 
     def _save_config(self, saved_hyperparams: dict[str, Any]) -> None:
-        if self.tuned is not None or self.options.demonstrations is not None:
+        if self.trial_settings is not None or self.options.demonstrations is not None:
             saved_hyperparams["replay_buffer_kwargs"] = self._hyperparams["replay_buffer_kwargs"]
         super()._save_config(saved_hyperparams)
 

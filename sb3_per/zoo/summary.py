@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"{run} has no evaluations: train with --eval-freq 1000")
     with np.load(run / "evaluations.npz") as evaluations:
         steps, returns = evaluations["timesteps"], evaluations["results"]
-    unseen = make_vec_env(args.env, seed=RANDOM_SEED, env_kwargs=dict(render_mode=None))  # SB3 would ask for pictures
+    unseen = make_vec_env(lambda: gym.make(args.env), seed=RANDOM_SEED)  # by its name, SB3 would ask for pictures
     random, solved = evaluate_random(unseen, RANDOM_EPISODES)[0], solved_return(args.env)
     curve = run / "learning_curve.png"
     draw(steps, returns, random, solved, f"{args.algo} on {args.env}", curve)

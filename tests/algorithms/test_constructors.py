@@ -369,3 +369,10 @@ def test_hindsight_needs_an_environment_with_goals():
         make("MlpPolicy", "CartPole-v1")
     with pytest.raises(ValueError, match=r"goals.* Missing: 'desired_goal' in Dict"):
         make("MultiInputPolicy", WithReward())
+
+
+def test_an_argument_by_position_and_by_name_is_refused():
+    """Also where defaults differ from those of the stock constructor."""
+    for given in (dict(env="Pendulum-v1"), dict(policy="MlpLstmPolicy")):
+        with pytest.raises(TypeError, match=next(iter(given))):
+            PERRecurrentDQN("MlpLstmPolicy", "CartPole-v1", **given)

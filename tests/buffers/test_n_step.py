@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch as th
 from stable_baselines3.common.buffers import NStepReplayBuffer
 
 from sb3_per import PERDQN, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
@@ -187,3 +188,10 @@ def test_end_episodes_writes_terminations_without_handle_timeout_termination():
     for _ in range(4):
         add_one(buffer)
     assert (buffer.timeouts == 0).all()
+
+
+def test_a_discount_factor_of_numpy_gives_float32():
+    buffer = make_buffer(10, n_steps=3, gamma=np.float64(0.9))
+    fill([buffer], 8)
+    batch = buffer.sample(4)
+    assert batch.rewards.dtype == batch.discounts.dtype == th.float32

@@ -8,7 +8,7 @@ import pytest
 import torch as th
 
 from sb3_per import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
-from sb3_per.sampling.schemes import SCHEMES, make_scheme
+from sb3_per.sampling.schemes import SCHEMES, Shuffled, make_scheme
 from tests.helpers.buffers import fill, make_buffer
 
 pytestmark = pytest.mark.filterwarnings("ignore::sb3_per.buffers.settings.IgnoredSettingWarning")
@@ -65,6 +65,16 @@ def test_new_transitions_never_have_less_mass_than_updated_ones():
             batch = buffer.sample(12)
             buffer.update_priorities(batch.indices, np.full((12, 2), size) * [0.5, 1.5])
         assert np.count_nonzero(buffer.masses) == 18
+
+
+def test_new_transitions_of_lap_have_at_least_its_least_priority():
+    """Also before the first update, where ``max_priority`` is 1."""
+    for scheme in (LAP(alpha=1.0, kappa=50.0), Shuffled(LAP(alpha=1.0, kappa=50.0))):
+        buffer = make_buffer(4, scheme=scheme)
+        fill([buffer], 4)
+        assert (buffer.masses == 50.0).all()
+        buffer.update_priorities([0], [0.0])
+        assert (buffer.masses == 50.0).all()
 
 
 # ---- rank-based

@@ -10,7 +10,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.logger import Logger
 
-from sb3_per.sbx.batches import Logged, batch_from_torch, stack
+from sb3_per.sbx.batches import StepOutput, batch_from_torch, stack
 from tests.helpers.buffers import fill
 from tests.helpers.sbx_models import BATCH_SIZE, leaves, make, shared
 
@@ -88,7 +88,7 @@ def test_data_travel_in_few_arrays():
     assert [array.shape[0] for array in arrays] == [4] * 5
     assert {array.dtype for array in arrays} == {np.dtype(np.float32), np.dtype(bool)}
     metrics = {"loss": np.float32(2.0), "mean": np.float32(3.0)}
-    logged = Logged.pack(jnp.ones((BATCH_SIZE, 2)), metrics, {"of actor": np.float32(4.0)})
+    logged = StepOutput.pack(jnp.ones((BATCH_SIZE, 2)), metrics, {"of actor": np.float32(4.0)})
     (row,) = jax.tree.leaves(logged)
     for updates_actor in (False, True):
         td_errors, found = logged.unpack(np.asarray(row), updates_actor)

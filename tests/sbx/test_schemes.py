@@ -84,6 +84,13 @@ class Unhashable(Proportional):
         super().__init__()
 
 
+def test_a_scheme_with_a_setting_that_cannot_be_pickled_is_refused():
+    scheme = Proportional()
+    scheme.own = lambda: None  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"Proportional\.own must be picklable"):
+        make("dqn", replay_buffer_kwargs=dict(scheme=scheme))
+
+
 def test_a_scheme_that_the_compiler_cannot_hash_is_refused():
     with pytest.raises(TypeError, match=r"Unhashable must be hashable .*@dataclass\(eq=False\)"):
         make("dqn", replay_buffer_kwargs=dict(scheme=Unhashable()))

@@ -95,3 +95,10 @@ def test_an_error_inside_of_a_module_keeps_its_traceback(zoo):
     Path("broken.py").write_text("import no_such_dependency")
     with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
         zoo("train", "per_dqn", "--gym-packages", "broken")
+
+
+def test_a_misspelled_environment_is_named():
+    with pytest.raises(ValueError, match=r"is not registered: did you mean 'CartPole-v1'\?"):
+        register_environment("CartPol-v1", [])
+    with pytest.raises(ValueError, match=r"--env beta is not registered\. If a module"):
+        register_environment("beta", [])

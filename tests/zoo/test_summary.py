@@ -1,7 +1,11 @@
 """The summary of a run shows its returns and its learning curve."""
 
+import shutil
+
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 pytest.importorskip("rl_zoo3")
 
@@ -66,3 +70,20 @@ def test_what_is_missing_is_an_error_that_says_what_to_do(run, tmp_path, capsys)
         with pytest.raises(SystemExit):
             summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(folder)])
         assert said in capsys.readouterr().err
+
+
+class WithoutRendering(CartPoleEnv):
+    """Its constructor takes no ``render_mode``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_the_summary_needs_no_render_mode(run, capsys):
+    gym.register("WithoutRendering-v0", entry_point=WithoutRendering, max_episode_steps=20)
+    try:
+        shutil.copytree(run, run.parent / "WithoutRendering-v0_1")
+        summary.main(["--algo", "per_dqn", "--env", "WithoutRendering-v0", "-f", str(run.parents[1])])
+        assert "random policy" in capsys.readouterr().out
+    finally:
+        gym.registry.pop("WithoutRendering-v0")
