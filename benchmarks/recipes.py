@@ -65,7 +65,7 @@ RECIPES = {
     "HER": Recipe("docs/start.md#Hindsight experience replay", BITS, 0.95, score="success"),
     "own algorithm": Recipe("examples/own_algorithm.py", CARTPOLE, 200.0),
     "RL Zoo, own.yml": Recipe("docs/command_line.md#Your own hyperparameters", CARTPOLE, 400.0, word="own.yml"),
-    "RL Zoo, other settings": Recipe("docs/command_line.md#Your own hyperparameters", CARTPOLE, 400.0, word="-params"),
+    "RL Zoo, other settings": Recipe("docs/command_line.md#Your own hyperparameters", CARTPOLE, 200.0, word="-params"),
     "HER, script": Recipe("examples/her_bit_flipping.py", BITS, 0.8, score="success"),
     "own scheme": Recipe("examples/own_scheme.py", PENDULUM, -250.0),
     "one import": Recipe("docs/start.md#One import", PENDULUM, -250.0),
