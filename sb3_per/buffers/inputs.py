@@ -8,7 +8,7 @@ import torch as th
 from gymnasium import spaces
 
 from sb3_per.buffers.kernels import LARGEST_REWARD, are_finite
-from sb3_per.sampling.mass_tree import as_batch
+from sb3_per.sampling.mass_tree import LEAST_MASS, as_batch
 from sb3_per.storage.nested import map_arrays
 from sb3_per.storage.storage import Steps, Storage
 
@@ -342,7 +342,7 @@ def checked_masses(masses: Any, shape: tuple[int, int], largest: float) -> np.nd
     masses = np.asarray(masses, dtype=np.float64)
     if masses.shape != shape:
         raise ValueError(f"masses of shape {masses.shape} do not fit {shape[0]} steps of {shape[1]} environments")
-    bad = masses[~((masses > 0.0) & (masses <= largest))]
+    bad = masses[~((masses >= LEAST_MASS) & (masses <= largest))]
     if bad.size:
         raise ValueError(f"A mass must be above 0 and at most {largest}, so that their sum is finite, not {bad[0]}")
     return np.asarray(masses)

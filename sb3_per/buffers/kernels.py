@@ -6,7 +6,7 @@ They write to arrays that the caller makes: numba takes longer to return one.
 
 import numpy as np
 
-from sb3_per.storage.ring import lap_start, row_of_step, step_in_row
+from sb3_per.storage.ring import first_id_of_lap, id_in_slot, lap_start, row_of_step
 from sb3_per.utils.compiled import kernel, prefetch
 
 #: largest reward that is finite as the float32 that is stored
@@ -52,12 +52,12 @@ def read_ids_and_rewards(
     :param terminations: written, float32 of shape (batch_size, 1)
     """
     batch_size, n_steps = step_slots.shape
-    first_id = lap_start(next_id, rewards.size)  # ids follow slots as steps follow rows, see `storage/ring.py`
+    first_id = first_id_of_lap(next_id, rewards.size)
     for i in range(batch_size):
         prefetch(dones, np.uint64(last_slots[i]))
         prefetch(rewards, np.uint64(step_slots[i, 0]))
     for i in range(batch_size):
-        ids[i] = step_in_row(step_slots[i, 0], first_id, next_id, rewards.size)
+        ids[i] = id_in_slot(step_slots[i, 0], first_id, next_id, rewards.size)
         done = dones[last_slots[i]]
         # Few are done, and to read no timeout of the others saves a cache miss.
         terminations[i, 0] = done if done == 0 else done * (1 - timeouts[last_slots[i]])

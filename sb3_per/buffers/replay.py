@@ -332,7 +332,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         """
         abs_td_errors = inputs.checked_abs_td_errors(td_errors, shape)
         if initial_priority != "td_error":
-            raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
+            raise ValueError(f"td_errors of new transitions need initial_priority='td_error', not {initial_priority!r}")
         _, entries = self.sampler.priorities_and_entries(abs_td_errors)
         return entries.reshape(shape)
 
@@ -522,7 +522,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
 
     @property
     def beta(self) -> float:
-        """Current importance-sampling exponent, in [0, 1]; never decreases."""
+        """Current importance-sampling exponent, in [0, 1]; it never decreases unless you set it."""
         return self.beta_schedule.value
 
     @beta.setter

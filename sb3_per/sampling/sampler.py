@@ -10,7 +10,7 @@ import numpy as np
 from sb3_per.sampling.age_draw import AgeDraw
 from sb3_per.sampling.aged_tree import AgedTree
 from sb3_per.sampling.candidates import Candidates
-from sb3_per.sampling.mass_tree import MassTree, NothingToDrawError
+from sb3_per.sampling.mass_tree import LEAST_MASS, MassTree, NothingToDrawError
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.subsets import draw_from, draw_without_repeats, newest_subset
 from sb3_per.sampling.sum_tree import prefix_sums_of
@@ -128,7 +128,7 @@ class Sampler:
         if entries is None:
             scheme = self.scheme
             new = np.inf if scheme.only_order_counts else scheme.new_mass(self.max_priority)
-            if not 0.0 < new <= self.largest_entry:
+            if not LEAST_MASS <= new <= self.largest_entry:
                 raise ValueError(f"{scheme}.new_mass() gave {new}: it must be above 0 and at most {self.largest_entry}")
             entries = np.full(len(slots), new, np.float64)
         self.tree.insert(slots, entries)
@@ -283,7 +283,7 @@ class Sampler:
         if masses.shape != priorities.shape:
             raise ValueError(f"{scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")
         if self._has_user_defined_scheme:
-            is_allowed = (masses > 0.0) & (masses <= scheme.largest_mass)
+            is_allowed = (masses >= LEAST_MASS) & (masses <= scheme.largest_mass)
             if not is_allowed.all():
                 raise ValueError(
                     f"{scheme}.mass() gave {masses[~is_allowed][0]}: it must be above 0 and at most {scheme.largest_mass}"

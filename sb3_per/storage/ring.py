@@ -306,8 +306,7 @@ class Ring:
         self._set_position(next_steps, first_step)
 
 
-# Of one environment, step s is in row s % n_rows. Where all environments stand at the same step, ids and slots follow the same
-# rule: pass the next id and the capacity in place of the next step and the number of rows.
+# Of one environment, step s is in row s % n_rows.
 
 
 @kernel
@@ -334,6 +333,12 @@ def step_in_row(row: int, start: int, next_step: int, n_rows: int) -> int:
     :return: newest step there
     """
     return row + start - (n_rows if row + start >= next_step else 0)  # later rows hold steps of the lap before
+
+
+# Where all environments stand at the same step, ids follow slots as steps follow rows. The next id and the capacity take the
+# place of the next step and the number of rows.
+first_id_of_lap = lap_start
+id_in_slot = step_in_row
 
 
 @kernel

@@ -295,7 +295,8 @@ class Faulty(PriorityScheme):
 def test_bad_numbers_from_a_scheme_are_refused():
     """The number is refused before it enters the tree."""
     values = (np.inf, np.nan, -1.0, 0.0)
-    for method, value in (*itertools.product(("priority", "mass", "new_mass"), values), ("mass", 1e308), ("new_mass", 1e308)):
+    others = ("mass", 1e308), ("mass", 5e-324), ("new_mass", 1e308)
+    for method, value in (*itertools.product(("priority", "mass", "new_mass"), values), *others):
         buffer = make_buffer(4, scheme=Faulty("", 0.0))
         buffer.scheme.method, buffer.scheme.value = method, value  # only after the trial of a new scheme
         fill([buffer], 4)
