@@ -11,7 +11,7 @@ import torch as th
 
 from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.algorithms.metrics import MeanMetrics
-from sb3_per.algorithms.updates import foreach_steps
+from sb3_per.algorithms.updates import foreach_enabled
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -68,7 +68,7 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
         optimizers = self._optimizers()
         self._update_learning_rate(optimizers)
         metrics = MeanMetrics()
-        with foreach_steps(optimizers):
+        with foreach_enabled(optimizers):
             for gradient_step in range(gradient_steps):
                 self._n_updates += 1
                 batch = self._draw(batch_size, gradient_step, gradient_steps)

@@ -52,7 +52,7 @@ def minimize(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: floa
 
 
 @contextmanager
-def foreach_steps(optimizers: list[th.optim.Optimizer]) -> Iterator[None]:
+def foreach_enabled(optimizers: list[th.optim.Optimizer]) -> Iterator[None]:
     """
     Set ``foreach=True`` within a ``with`` block, so that an optimizer steps all of its parameters in a few calls. On a GPU
     that is PyTorch's default; on a CPU it takes less time, too. The results are the same to the bit: optimizers that would

@@ -5,6 +5,7 @@ import pickle
 import pickletools
 import re
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,7 +179,7 @@ def _is_whole_zip(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
-    except (OSError, zipfile.BadZipFile, RuntimeError, ValueError, EOFError):
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, EOFError):
         return False
 
 

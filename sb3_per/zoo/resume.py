@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,11 +32,25 @@ def newest_model(run: Path, env: str, with_buffer: bool) -> SavedModel | None:
     :return: the model; ``None`` if there is none
     """
     checkpoints = list(run.glob("rl_model_*_steps.zip"))
+    # A kill can come between the model and its statistics.
+    normalized = [path for path in checkpoints if statistics_of(path).exists()]
     pair = latest_checkpoint(run) if with_buffer else None
     if pair is not None:
         checkpoints = [Path(pair[0])]
+    elif normalized:
+        checkpoints = normalized
     found = [_read(path) for path in (run / f"{env}.zip", *checkpoints)]
     return max((saved for saved in found if saved is not None), key=lambda saved: saved.num_timesteps, default=None)
+
+
+def statistics_of(checkpoint: Path) -> Path:
+    """
+    Name the statistics of VecNormalize that belong to a checkpoint.
+
+    :param checkpoint: zip file of a model, ``rl_model_1000_steps.zip``
+    :return: path of the pickle, which may not be there
+    """
+    return checkpoint.with_name(checkpoint.name.replace("rl_model_", "rl_model_vecnormalize_").replace(".zip", ".pkl"))
 
 
 def _read(path: Path) -> SavedModel | None:
@@ -44,6 +59,6 @@ def _read(path: Path) -> SavedModel | None:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is None:
                 return SavedModel(path, int(json.loads(archive.read("data"))["num_timesteps"]))
-    except (OSError, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, EOFError):
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, KeyError, EOFError):
         pass
     return None

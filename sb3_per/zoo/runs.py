@@ -6,6 +6,8 @@ import shlex
 import shutil
 import traceback
 import warnings
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from sb3_per.zoo import tuning
 from sb3_per.zoo.hyperparameters import check_schedules, with_numbers
 from sb3_per.zoo.names import next_command
 from sb3_per.zoo.registry import PRIORITIZED
-from sb3_per.zoo.resume import newest_model
+from sb3_per.zoo.resume import newest_model, statistics_of
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -209,7 +211,7 @@ class RunManager(ExperimentManager):
         self.continue_training = True
         self.resumed_from = model.num_timesteps
         print(f"Resumes the run in {folder} at {steps}")
-        statistics = folder / f"rl_model_vecnormalize_{self.resumed_from}_steps.pkl"
+        statistics = statistics_of(folder / f"rl_model_{self.resumed_from}_steps.zip")
         run_statistics = Path(self.params_path, "vecnormalize.pkl")  # which the Zoo loads
         if statistics.exists():
             shutil.copy(statistics, run_statistics)
@@ -393,12 +395,17 @@ def _continue_evaluations(callback: EvalCallback, num_timesteps: int) -> None:
     path = Path(f"{callback.log_path}.npz")
     if not path.exists():
         return
-    with np.load(path) as saved:
-        is_before = saved["timesteps"] <= num_timesteps
-        callback.evaluations_timesteps = saved["timesteps"][is_before].tolist()
-        callback.evaluations_results = saved["results"][is_before].tolist()
-        callback.evaluations_length = saved["ep_lengths"][is_before].tolist()
-        if "successes" in saved:
-            callback.evaluations_successes = saved["successes"][is_before].tolist()
-        # The best model stays the best, even if it came after the checkpoint.
-        callback.best_mean_reward = float(saved["results"].mean(axis=1).max(initial=-np.inf))
+    try:
+        with np.load(path) as file:
+            saved = dict(file)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:  # SB3 writes it in place
+        print(f"The evaluations in {path} are damaged: they begin anew ({error})")
+        return
+    is_before = saved["timesteps"] <= num_timesteps
+    callback.evaluations_timesteps = saved["timesteps"][is_before].tolist()
+    callback.evaluations_results = saved["results"][is_before].tolist()
+    callback.evaluations_length = saved["ep_lengths"][is_before].tolist()
+    if "successes" in saved:
+        callback.evaluations_successes = saved["successes"][is_before].tolist()
+    # The best model stays the best, even if it came after the checkpoint.
+    callback.best_mean_reward = float(saved["results"].mean(axis=1).max(initial=-np.inf))

@@ -17,7 +17,7 @@ from sb3_per import (
     PERTQC,
     PERCrossQ,
 )
-from sb3_per.algorithms.updates import foreach_steps
+from sb3_per.algorithms.updates import foreach_enabled
 from tests.helpers.algorithms import CONFIGURATIONS, SMALL, UNBATCHED, filled_model, parameters, recorded
 from tests.helpers.models import BIT_EQUAL, STOCK
 
@@ -155,7 +155,7 @@ def trained(name: str, context: Any) -> list[th.Tensor]:
 
 def test_steps_of_all_parameters_together_give_the_same_bits():
     for name in OPTIMIZERS:
-        for one, other in zip(trained(name, contextlib.nullcontext), trained(name, foreach_steps), strict=True):
+        for one, other in zip(trained(name, contextlib.nullcontext), trained(name, foreach_enabled), strict=True):
             assert th.equal(one, other), name
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 from rl_zoo3.utils import ALGOS
 
+from sb3_per.zoo.resume import newest_model
 from tests.helpers.zoo import loaded, saved_buffer, settings
 
 INTERRUPT = """
@@ -94,6 +96,30 @@ def test_a_resumed_run_keeps_its_best_score_its_evaluations_and_its_episodes(zoo
         np.testing.assert_array_equal(saved["results"][:2], evaluations["results"][:2])
     after = monitored.read_text()
     assert after.startswith(episodes) and len(after) > len(episodes)
+
+
+def test_a_run_with_damaged_evaluations_goes_on(zoo, capsys):
+    """A kill while SB3 writes them."""
+    evaluated = ("--eval-freq", "40", "--eval-episodes", "1", "--save-freq", "80")
+    run = zoo("train", "per_dqn", *evaluated, entry=settings(n_timesteps=80))
+    content = (run / "evaluations.npz").read_bytes()
+    for damaged in (content[: len(content) // 2], b""):
+        (run / "CartPole-v1.zip").unlink()
+        (run / "evaluations.npz").write_bytes(damaged)
+        zoo("train", "per_dqn", *evaluated, "--resume", entry=settings(n_timesteps=120))
+        assert "are damaged: they begin anew" in capsys.readouterr().out
+        with np.load(run / "evaluations.npz") as saved:
+            assert saved["timesteps"].tolist() == [120]
+
+
+def test_a_checkpoint_without_its_statistics_is_passed_over(tmp_path):
+    """A kill between the model and the statistics of VecNormalize."""
+    for steps in (100, 200):
+        with zipfile.ZipFile(tmp_path / f"rl_model_{steps}_steps.zip", "w") as archive:
+            archive.writestr("data", f'{{"num_timesteps": {steps}}}')
+    assert newest_model(tmp_path, "Pendulum-v1", False).num_timesteps == 200
+    (tmp_path / "rl_model_vecnormalize_100_steps.pkl").touch()
+    assert newest_model(tmp_path, "Pendulum-v1", False).num_timesteps == 100
 
 
 def test_a_stock_algorithm_goes_on_too(zoo, capsys):
