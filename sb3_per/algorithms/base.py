@@ -134,7 +134,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         taken = None
         if buffer is not None:
             taken = buffer_choice.accepted_buffer(self, buffer)
-            taken.reminder.learner = name_of_users_train(type(self))
+            taken.update_reminder.learner = name_of_users_train(type(self))
             if isinstance(taken, HerReplayBuffer) and not buffer_choice.has_hindsight(self):
                 self.replay_buffer_class = type(taken)  # a zip makes the same kind again
         vars(self)["replay_buffer"] = taken
@@ -341,6 +341,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         """
         n_written = self.replay_buffer.update_priorities(batch.indices, td_errors)
         if n_written is not None:  # a buffer of the user's own may return nothing
+            # Not of the whole batch: with HER, some transitions may update nothing.
             self.n_stale_updates += self.replay_buffer.n_to_update(batch) - n_written
         if batch.is_demonstration is not None:
             metrics.add(demonstration_metrics(batch.is_demonstration, td_errors, self.replay_buffer.scheme))

@@ -268,7 +268,7 @@ class HindsightSet(TransitionSet):
         with self.sampler.changing_candidates():
             dropped, finished = self.episodes.catch_up()
             self.sampler.remove(dropped)
-            self.sampler.insert(finished)
+            self.sampler.insert_new(finished)
             self._insert_waiting(finished)
 
     def _insert_waiting(self, slots: np.ndarray) -> None:

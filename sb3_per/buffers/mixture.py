@@ -88,7 +88,7 @@ class Demonstrations(TransitionSet):
         new = np.arange(len(self), end)
         with self.sampler.changing_candidates():
             self.ring.advance(self.ring.all_envs, n)
-            self.sampler.insert(new)
+            self.sampler.insert_new(new)
         self.holds_more = False
 
     def reserve(self, n: int) -> None:

@@ -126,7 +126,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches; ``None`` otherwise
         self.draw_record: Any = None
         #: warns if nobody updates priorities
-        self.reminder = UpdateReminder()
+        self.update_reminder = UpdateReminder()
         self.make_parts(make_storage(layout, max(buffer_size // n_envs, 1), n_envs, folder))
         warn_of_size(self.storage, self.sampler.nbytes)
 
@@ -401,7 +401,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         if self.draw_record is not None:
             self.draw_record.add(ids, weights[: len(ids)], self.ring.next_steps)
         if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
-            self.reminder.count_draw()
+            self.update_reminder.count_draw()
 
     def _to_batch(self, raw: RawBatch, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
         """
@@ -508,7 +508,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         errors = inputs.td_error_matrix(td_errors, ids.shape)
         with self.lock:
             n_written = self.source.update(ids, errors)
-            self.reminder.count_update()
+            self.update_reminder.count_update()
         return n_written
 
     def n_to_update(self, batch: Any) -> int:

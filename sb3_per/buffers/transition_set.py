@@ -121,7 +121,10 @@ class TransitionSet:
 
     def _insert(self, slots: np.ndarray, entries: np.ndarray | None) -> None:
         """Tell the sampler of slots that were written, and of those whose observation the newest steps have overwritten."""
-        self.sampler.insert(slots, entries)
+        if entries is None:
+            self.sampler.insert_new(slots)
+        else:
+            self.sampler.insert(slots, entries)
         if self.ring.shares_next_obs:
             self.sampler.remove(self.ring.incomplete_slots())
 

@@ -113,7 +113,7 @@ class WindowSet(TransitionSet):
         if changes.new.size or changes.gone.size:
             with self.sampler.changing_candidates():
                 self.sampler.remove(changes.gone)
-                self.sampler.insert(changes.new)
+                self.sampler.insert_new(changes.new)
                 self.complete_windows.confirm(changes)
         else:
             self.complete_windows.confirm(changes)

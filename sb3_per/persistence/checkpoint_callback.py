@@ -18,7 +18,7 @@ from sb3_per.persistence.generations import manifests_in, numbers_in, whole_gene
 from sb3_per.utils.checks import Allowed, check_argument, integer
 
 #: Part of the name of a buffer after the prefix.
-BUFFER = f"_replay_buffer{SUFFIX}"
+BUFFER_SUFFIX = f"_replay_buffer{SUFFIX}"
 
 
 class BufferCheckpointCallback(CheckpointCallback):
@@ -62,7 +62,7 @@ class BufferCheckpointCallback(CheckpointCallback):
                     "save, as a pickle: use that callback, or save_replay_buffer=False"
                 )
             about(buffer)  # raises an error for what a directory cannot hold
-        path = (Path(self.save_path) / (self.name_prefix + BUFFER)).absolute()
+        path = (Path(self.save_path) / (self.name_prefix + BUFFER_SUFFIX)).absolute()
         # A model that has loaded its buffer from there knows what need not be written again. A stock model knows of none.
         known = getattr(self.model, "saved_buffers", {})
         self.saved_buffer = known.setdefault(path, SavedBuffer(path))
@@ -153,9 +153,9 @@ def latest_checkpoint(folder: str | Path, name_prefix: str | None = None) -> Che
     check_argument("name_prefix", name_prefix, Allowed("a string", lambda value: isinstance(value, str)), or_none=True)
     pattern = "*" if name_prefix is None else glob.escape(name_prefix)
     found: list[tuple[int, Checkpoint]] = []
-    for path in Path(folder).glob(f"{pattern}{BUFFER}"):
+    for path in Path(folder).glob(f"{pattern}{BUFFER_SUFFIX}"):
         for i, manifest in enumerate(whole_generations(path, with_contents=True)):
-            model = path.with_name(f"{path.name.removesuffix(BUFFER)}_{manifest.num_timesteps}_steps.zip")
+            model = path.with_name(f"{path.name.removesuffix(BUFFER_SUFFIX)}_{manifest.num_timesteps}_steps.zip")
             found.append((manifest.num_timesteps, Checkpoint(model, path / manifest.name if i else path)))
     found.sort(key=lambda entry: entry[0], reverse=True)
     return next((checkpoint for _, checkpoint in found if checkpoint.is_whole), None)

@@ -49,7 +49,8 @@ class Sampler:
 
     - :meth:`count_new_row`, before the ring counts a new row of all environments. The row enters the tree before the next
       draw or update: one write of many slots is cheaper than many writes of one
-    - :meth:`insert` and :meth:`remove`, with the change of the ring, in a ``with`` block of :meth:`changing_candidates`
+    - :meth:`insert_new`, :meth:`insert` and :meth:`remove`, with the change of the ring, in a ``with`` block of
+      :meth:`changing_candidates`
 
     So the tree is in one of three states, and :meth:`catch_up`, which draws and updates begin with, leads back to the first:
 
@@ -115,23 +116,30 @@ class Sampler:
         self.catch_up()  # the rows that wait are the newest ones of the ring as it stands now
         self._is_current = False
 
-    def insert(self, slots: np.ndarray, entries: np.ndarray | None = None) -> None:
+    def insert_new(self, slots: np.ndarray) -> None:
         """
-        Give a mass to slots that can be drawn from now on.
+        Give slots that can be drawn from now on the mass of ``max_priority``, or the first rank.
 
         :param slots: int64 of shape (n,)
-        :param entries: of new transitions that bring their own, float64 of shape (n,), which do not raise ``max_priority``:
-            masses, or with ranks priorities; ``None``: the mass of ``max_priority``, or the first rank
+        :raises ValueError: for a mass that is not allowed, from a user's scheme
         """
         if len(slots) == 0:
             return
-        if entries is None:
-            scheme = self.scheme
-            new = np.inf if scheme.only_order_counts else scheme.new_mass(self.max_priority)
-            if not LEAST_MASS <= new <= self.largest_entry:
-                raise ValueError(f"{scheme}.new_mass() gave {new}: it must be above 0 and at most {self.largest_entry}")
-            entries = np.full(len(slots), new, np.float64)
-        self.tree.insert(slots, entries)
+        scheme = self.scheme
+        new = np.inf if scheme.only_order_counts else scheme.new_mass(self.max_priority)
+        if not LEAST_MASS <= new <= self.largest_entry:
+            raise ValueError(f"{scheme}.new_mass() gave {new}: it must be above 0 and at most {self.largest_entry}")
+        self.tree.insert(slots, np.full(len(slots), new, np.float64))
+
+    def insert(self, slots: np.ndarray, entries: np.ndarray) -> None:
+        """
+        Give slots that can be drawn from now on masses that their transitions bring. They do not raise ``max_priority``.
+
+        :param slots: int64 of shape (n,)
+        :param entries: masses, or with ranks priorities, float64 of shape (n,)
+        """
+        if len(slots):
+            self.tree.insert(slots, entries)
 
     def remove(self, slots: np.ndarray) -> None:
         """
@@ -148,7 +156,7 @@ class Sampler:
             self._compare_with_candidates()
         if self._n_waiting:
             ring = self.candidates.ring
-            self.insert(ring.slots_of_newest_rows(self._n_waiting))
+            self.insert_new(ring.slots_of_newest_rows(self._n_waiting))
             if ring.shares_next_obs:
                 self.remove(ring.incomplete_slots())
             self._n_waiting = 0  # last, so that after an interrupt the rows are written once more
@@ -162,7 +170,7 @@ class Sampler:
         gone = np.flatnonzero(cannot_be_drawn & (entries > 0.0))
         new = drawable[entries[drawable] == 0.0]
         self.remove(gone)
-        self.insert(new)
+        self.insert_new(new)
         self._is_current = True
 
     def clear(self) -> None:
@@ -199,10 +207,11 @@ class Sampler:
         n = self.candidates.n
         if n == 0:
             raise NothingToDrawError("No slot can be drawn")
-        if self.draws_as_sb3:
+        if self.draws_as_sb3:  # uniform, not stratified: with SB3's random numbers
             return self.candidates.draw_as_sb3(batch_size), np.ones(batch_size)
-        if self._draws_from_whole_tree:
+        if self._draws_from_whole_tree:  # the usual case
             return self.tree.draw(np.random.random_sample(batch_size), self.draw_settings.stratified, n)
+        # With `recency` or `unique`.
         subset = newest_subset(self.tree, self.candidates, self._n_newest(series_progress, batch_size))
         if self.draw_settings.unique:
             slots = draw_without_repeats(subset, self.tree, self.candidates, batch_size, self.draw_settings.stratified)

@@ -153,14 +153,14 @@ def draw_slots(
     starts: np.ndarray,
     uniforms: np.ndarray,
     stratified: bool,
-    scale: float,
+    n_over_total: float,
     slots: np.ndarray,
     relative_probabilities: np.ndarray,
 ) -> None:
-    """Find the slots of uniform numbers, and compute their N P: the mass times a scale."""
+    """Find the slots of uniform numbers, and compute their N P: the mass times N over the total."""
     _find(sums, starts, prefix_sums_of(uniforms, sums[-1], stratified), slots)
     for i in range(uniforms.size):
-        relative_probabilities[i] = max(sums[slots[i]] * scale, LEAST_MASS)
+        relative_probabilities[i] = max(sums[slots[i]] * n_over_total, LEAST_MASS)
 
 
 def _aligned_zeros(size: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
 from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations, require_saved
 from sb3_per.persistence.buffer_files import SUFFIX
-from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCallback, manifest_of
+from sb3_per.persistence.checkpoint_callback import BUFFER_SUFFIX, BufferCheckpointCallback, manifest_of
 from sb3_per.zoo import tuning
 from sb3_per.zoo.hyperparameters import check_schedules, with_numbers
 from sb3_per.zoo.names import next_command
@@ -386,7 +386,7 @@ def _buffer_of(run: Path) -> Path:
     :param run: folder of a run
     :return: directory of its buffer: that of the checkpoints, if there is one
     """
-    checkpoints = run / f"rl_model{BUFFER}"
+    checkpoints = run / f"rl_model{BUFFER_SUFFIX}"
     return checkpoints if checkpoints.exists() else run / f"replay_buffer{SUFFIX}"
 
 
