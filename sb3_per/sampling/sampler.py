@@ -288,6 +288,8 @@ class Sampler:
             if self._has_user_defined_scheme and not (priorities > 0.0).all():
                 raise ValueError(f"{scheme}.priority() gave {priorities.min()}: it must be above 0")
             return priorities, np.ascontiguousarray(priorities)
+        if self._has_user_defined_scheme and (priorities < 0.0).any():
+            raise ValueError(f"{scheme}.priority() gave {priorities.min()}: it must be above 0")
         masses = np.ascontiguousarray(scheme.mass(priorities), np.float64)
         if masses.shape != priorities.shape:
             raise ValueError(f"{scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")

@@ -73,7 +73,7 @@ class PriorityScheme:
     your own scheme                        members
     ====================================== ===========================================================================
     must override                          ``priority``
-    may override for another draw          ``reduce``, ``mass``, ``new_mass`` (at least any mass), ``make_tree``
+    may override for another draw          ``reduce``, ``mass``, ``new_mass``, ``make_tree``
     may override for another update        ``weights``, ``loss`` with ``jax_loss`` (and ``replaces_loss = True``)
     may set                                ``importance_sampling``, ``draws_uniformly``
     leave as they are                      ``only_order_counts``, ``may_draw_as_sb3``, ``largest_mass``, ``settings``
@@ -200,7 +200,8 @@ class PriorityScheme:
 
     def mass(self, priority: np.ndarray | float) -> np.ndarray:
         """
-        Compute the mass p^alpha, the unnormalized probability of being drawn.
+        Compute the mass p^alpha, the unnormalized probability of being drawn. A priority whose mass would underflow or overflow
+        is limited.
 
         :param priority: priority p, of any shape
         :return: float64 in the same shape, above 0 and at most ``largest_mass``
@@ -215,7 +216,7 @@ class PriorityScheme:
         Choose the mass of new transitions.
 
         :param max_priority: largest priority so far
-        :return: mass of a transition that has no TD error yet: at least that of any other
+        :return: mass of a transition that has no TD error yet. If it is at least that of any other, it is drawn soon
         """
         return self.mass(max_priority)
 
@@ -315,7 +316,7 @@ class RankBased(PriorityScheme):
         return RankTree(capacity, self.alpha)
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
-        """``p = |td| + 1e-6``, which has the order of ``|td|`` and is never 0."""
+        """``p = |td| + 1e-6``, which is never 0. Errors that differ by less than 1e-22 rank alike."""
         return abs_td_errors + DEFAULT_EPSILON
 
 

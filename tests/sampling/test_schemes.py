@@ -303,7 +303,7 @@ def test_bad_numbers_from_a_scheme_are_refused():
         if method != "priority":
             with pytest.raises(ValueError, match=re.escape(str(value))):
                 buffer.sample(2)  # the first draw asks for the mass of new transitions
-        elif value not in (-1.0, 0.0):  # the default `mass` replaces a priority that is not above 0
+        elif value != 0.0:  # the default `mass` replaces a priority of 0
             before, max_priority = buffer.masses, buffer.max_priority
             with pytest.raises(ValueError, match=re.escape(str(value))):
                 buffer.update_priorities([0, 1], [1.0, 2.0])
