@@ -394,4 +394,4 @@ def copy_newest(source: "PrioritizedReplayBuffer", target: "PrioritizedReplayBuf
     target.demonstrations.take_over(source.demonstrations, keeps_masses)
     target.mixture.share.load(source.mixture.share.progress)
     target.beta_schedule.load(source.beta_schedule.state())
-    target.source = target.chosen_source()
+    target.draw_source = target.chosen_draw_source()

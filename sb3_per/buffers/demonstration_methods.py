@@ -112,9 +112,9 @@ class DemonstrationMethods(SB3Attributes):
     def _add_demonstrations(self, columns: Any, n_transitions: int) -> None:
         self.demonstrations.add(columns, n_transitions)
         self.mixture.are_undrawn = True
-        self.source = self.chosen_source()
+        self.draw_source = self.chosen_draw_source()
 
-    def chosen_source(self) -> Source:
+    def chosen_draw_source(self) -> Source:
         """Choose experience alone, unless there are demonstrations, or a share of them is wanted."""
         if self.settings.demonstration_fraction > 0.0 or len(self.demonstrations):
             return self.mixture
@@ -123,12 +123,12 @@ class DemonstrationMethods(SB3Attributes):
     @contextmanager
     def only_demonstrations(self) -> Iterator[None]:
         """Draw whole batches of demonstrations within a ``with`` block."""
-        self.source = self.mixture
+        self.draw_source = self.mixture
         try:
             with self.mixture.only_demonstrations():
                 yield
         finally:
-            self.source = self.chosen_source()
+            self.draw_source = self.chosen_draw_source()
 
     def recordings(self) -> list[Recording]:
         """List the ring and the storage of experience, and of demonstrations if there are any."""

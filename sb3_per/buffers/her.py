@@ -225,7 +225,7 @@ class HindsightSet(TransitionSet):
         self.episodes = episodes
         self.goals = goals
         # Masses that transitions came with, by slot, until their episode is finished; NaN for none. Made when first needed.
-        self._waiting_entries: np.ndarray | None = None
+        self._waiting_tree_values: np.ndarray | None = None
 
     def with_goals_of(self, goals: "PrioritizedHerReplayBuffer") -> "HindsightSet":
         """
@@ -237,27 +237,27 @@ class HindsightSet(TransitionSet):
         if goals is self.goals:
             return self
         other = HindsightSet(self.ring, self.storage, self.sampler, self.n_step_returns, self.episodes, goals)
-        other._waiting_entries = self._waiting_entries
+        other._waiting_tree_values = self._waiting_tree_values
         return other
 
     # ---- write
 
-    def write_row(self, steps: Steps, entries: np.ndarray | None = None) -> None:
+    def write_row(self, steps: Steps, tree_values: np.ndarray | None = None) -> None:
         """Write a step, see :meth:`TransitionSet.write_row`. Its transition can be drawn once its episode has ended."""
         self._catch_up()  # what an interrupt has left, before the row is overwritten
         row = self.ring.pos
         self.storage.write_row(row, steps)
-        self._keep_entries(self.ring.slots_of_row(row), entries)
+        self._keep_tree_values(self.ring.slots_of_row(row), tree_values)
         self.ring.advance_all()
         self._catch_up()
 
-    def _keep_entries(self, slots: np.ndarray, entries: np.ndarray | None) -> None:
+    def _keep_tree_values(self, slots: np.ndarray, tree_values: np.ndarray | None) -> None:
         """Keep the masses or priorities that transitions came with, until their episode is finished."""
-        if self._waiting_entries is None:
-            if entries is None:
+        if self._waiting_tree_values is None:
+            if tree_values is None:
                 return
-            self._waiting_entries = np.full(self.ring.capacity, np.nan)
-        self._waiting_entries[slots] = np.nan if entries is None else entries
+            self._waiting_tree_values = np.full(self.ring.capacity, np.nan)
+        self._waiting_tree_values[slots] = np.nan if tree_values is None else tree_values
 
     def _catch_up(self) -> None:
         """Tell the sampler which transitions can be drawn after new steps."""
@@ -273,11 +273,11 @@ class HindsightSet(TransitionSet):
 
     def _insert_waiting(self, slots: np.ndarray) -> None:
         """Give finished transitions the masses that they came with."""
-        if self._waiting_entries is None:
+        if self._waiting_tree_values is None:
             return
-        entries = self._waiting_entries[slots]
-        has_own = ~np.isnan(entries)
-        self.sampler.insert(slots[has_own], entries[has_own])
+        tree_values = self._waiting_tree_values[slots]
+        has_own = ~np.isnan(tree_values)
+        self.sampler.insert(slots[has_own], tree_values[has_own])
 
     def end_episodes(self, envs: np.ndarray) -> None:
         """See :meth:`TransitionSet.end_episodes`. The transitions of these episodes can be drawn then."""
@@ -366,28 +366,28 @@ class HindsightSet(TransitionSet):
         """See :meth:`TransitionSet.state`."""
         self._catch_up()
         state = super().state()
-        if self._waiting_entries is not None:
+        if self._waiting_tree_values is not None:
             n_slots = self.ring.n_rows_used * self.ring.n_envs
-            state["waiting_masses"] = self._waiting_entries[:n_slots]
+            state["waiting_masses"] = self._waiting_tree_values[:n_slots]
         return state
 
     def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
         """See :meth:`TransitionSet.load`."""
         super().load(state, keeps_masses)
         if keeps_masses and "waiting_masses" in state:
-            entries = np.asarray(state["waiting_masses"])
-            if ((entries < 0.0) | (entries > self.sampler.largest_entry)).any():  # NaN: none
+            tree_values = np.asarray(state["waiting_masses"])
+            if ((tree_values < 0.0) | (tree_values > self.sampler.largest_tree_value)).any():  # NaN: none
                 raise ValueError("a mass is negative or infinite")
-            self._keep_entries(np.arange(len(entries)), entries)
+            self._keep_tree_values(np.arange(len(tree_values)), tree_values)
 
     def clear(self) -> None:
         """See :meth:`TransitionSet.clear`."""
-        self._waiting_entries = None
+        self._waiting_tree_values = None
         super().clear()
 
     def adopt_rows(self, n_present: int) -> None:
         """See :meth:`TransitionSet.adopt_rows`."""
-        self._waiting_entries = None
+        self._waiting_tree_values = None
         super().adopt_rows(n_present)
 
     def masses(self) -> np.ndarray:

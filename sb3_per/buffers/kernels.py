@@ -27,7 +27,7 @@ def are_finite(rewards: np.ndarray) -> bool:
 
 
 @kernel
-def read_ids_and_rewards(
+def read_step_values(
     step_slots: np.ndarray,
     last_slots: np.ndarray,
     rewards: np.ndarray,

@@ -336,7 +336,7 @@ class Mixture:
             ids = ids[order]
             td_errors = td_errors[order]
         slots, abs_td_errors = self._checked_demonstrations(ids[n:] - FIRST_ID, td_errors[n:])
-        self.demonstrations.sampler.priorities_and_entries(abs_td_errors)  # raises for what must not be written
+        self.demonstrations.sampler.priorities_and_tree_values(abs_td_errors)  # raises for what must not be written
         n_written = self.experience.update(ids[:n], td_errors[:n])
         return n_written + self.demonstrations.sampler.update(slots, abs_td_errors)
 

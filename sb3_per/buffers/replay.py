@@ -194,7 +194,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         #: number of rows
         self.buffer_size = self.storage.n_rows
         #: what batches are drawn from: experience, or with demonstrations the mixture
-        self.source: Source = self.chosen_source()
+        self.draw_source: Source = self.chosen_draw_source()
 
     # ---- write
 
@@ -223,11 +223,11 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             stored then
         """
         steps = inputs.checked_row(self.storage, obs, next_obs, action, reward, done, infos)
-        entries = None
+        tree_values = None
         if td_errors is not None:
-            entries = self._entries_from(td_errors, (self.n_envs,), self.settings.initial_priority)
+            tree_values = self._tree_values_from(td_errors, (self.n_envs,), self.settings.initial_priority)
         with self.lock:
-            self.experience.write_row(steps, entries)
+            self.experience.write_row(steps, tree_values)
 
     def add_steps(
         self,
@@ -266,14 +266,14 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         envs = self._checked_environments(envs)
         shape = inputs.checked_shape(rewards, len(envs), self.buffer_size)
         steps = inputs.checked_steps(self.storage, shape, obs, next_obs, actions, rewards, dones, timeouts=timeouts)
-        entries = None
+        tree_values = None
         if initial_priority is None:
             initial_priority = self.settings.initial_priority
         check_argument("initial_priority", initial_priority, words("max", "td_error"))
         if td_errors is not None:
-            entries = self._entries_from(td_errors, shape, initial_priority)
+            tree_values = self._tree_values_from(td_errors, shape, initial_priority)
         with self.lock:
-            self.experience.write(envs, steps, entries)
+            self.experience.write(envs, steps, tree_values)
 
     def extend(
         self,
@@ -314,27 +314,27 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         if masses is not None:
             if self.scheme.draws_uniformly:
                 raise ValueError(f"masses have no meaning with {self.scheme}, which draws uniformly: leave them out")
-            masses = inputs.checked_masses(masses, shape, self.sampler.largest_entry)
+            masses = inputs.checked_masses(masses, shape, self.sampler.largest_tree_value)
         with self.lock:
             for i in range(n_new):
                 self.experience.write_row(steps.at(i), None if masses is None else masses[i])
 
-    def _entries_from(self, td_errors: Any, shape: tuple[int, ...], initial_priority: str) -> np.ndarray:
+    def _tree_values_from(self, td_errors: Any, shape: tuple[int, ...], initial_priority: str) -> np.ndarray:
         """
         Turn the TD errors of new transitions into what the tree takes, masses or with ranks priorities.
 
         :param td_errors: of ``shape``, or (\\*shape, n_critics)
         :param shape: shape of the steps
         :param initial_priority: the setting, or what takes its place
-        :return: entries, float64 of ``shape``
+        :return: tree_values, float64 of ``shape``
         :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity, and for
-            what :meth:`~sb3_per.sampling.sampler.Sampler.priorities_and_entries` does not allow
+            what :meth:`~sb3_per.sampling.sampler.Sampler.priorities_and_tree_values` does not allow
         """
         abs_td_errors = inputs.checked_abs_td_errors(td_errors, shape)
         if initial_priority != "td_error":
             raise ValueError(f"td_errors of new transitions need initial_priority='td_error', not {initial_priority!r}")
-        _, entries = self.sampler.priorities_and_entries(abs_td_errors)
-        return entries.reshape(shape)
+        _, tree_values = self.sampler.priorities_and_tree_values(abs_td_errors)
+        return tree_values.reshape(shape)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """
@@ -380,10 +380,11 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         if type(batch_size) is not int or batch_size < 1:  # this costs nothing in the usual case
             check_argument("batch_size", batch_size, integer())
         with self.lock:
-            drawn = self.source.draw(batch_size, series_progress)  # `source` is `experience`, or with demonstrations `mixture`
+            # From `experience`, or with demonstrations from `mixture`.
+            drawn = self.draw_source.draw(batch_size, series_progress)
             weights = self.scheme.weights(drawn.relative_probabilities, self.beta_schedule.value)
-            batch = self._to_batch(self.source.read(drawn), weights, env)
-            if self.source is not self.experience:
+            batch = self._to_batch(self.draw_source.read(drawn), weights, env)
+            if self.draw_source is not self.experience:
                 # An attribute beside the fields of the tuple, see `samples.py`.
                 batch.is_demonstration = self.mixture.are_demonstrations(drawn)
             self._count_draw(batch.indices[: drawn.n_experience], weights)  # demonstrations are not watched
@@ -462,7 +463,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         """
         check_argument("batch_size", batch_size, integer())
         with self.lock:
-            obs = self._normalize_obs(self.source.draw_observations(batch_size), env)
+            obs = self._normalize_obs(self.draw_source.draw_observations(batch_size), env)
             return map_arrays(self._tensor_maker(), obs)
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
@@ -507,7 +508,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         ids = inputs.checked_ids(indices)
         errors = inputs.td_error_matrix(td_errors, ids.shape)
         with self.lock:
-            n_written = self.source.update(ids, errors)
+            n_written = self.draw_source.update(ids, errors)
             self.update_reminder.count_update()
         return n_written
 
@@ -698,7 +699,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         self.experience.load(state, keeps_masses)
         self.beta_schedule.load(state["weights"])
         self.mixture.load(state, keeps_masses)
-        self.source = self.chosen_source()
+        self.draw_source = self.chosen_draw_source()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the lock."""

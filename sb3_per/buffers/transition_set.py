@@ -85,31 +85,31 @@ class TransitionSet:
 
     # ---- write
 
-    def write_row(self, steps: Steps, entries: np.ndarray | None = None) -> None:
+    def write_row(self, steps: Steps, tree_values: np.ndarray | None = None) -> None:
         """
         Write one step of every environment. If the storage has no room for it, nothing has changed.
 
         :param steps: checked, of shape (n_envs, ...)
-        :param entries: of the transitions, masses or with ranks priorities, shape (n_envs,); ``None``: that of a new one
+        :param tree_values: of the transitions, masses or with ranks priorities, shape (n_envs,); ``None``: that of a new one
         """
         ring = self.ring
-        # Entries of their own cannot wait in a counter, and environments at different steps have no common row.
-        can_wait = entries is None and ring.all_at_same_step
-        if not can_wait:
-            self.write(ring.all_envs, steps.with_time_axis(), entries)
-            return
-        self.storage.write_row(ring.pos, steps)
-        self.sampler.count_new_row()  # before the ring moves, see there. The next draw or update gives the row its mass
-        ring.advance_all()
+        # Values of their own cannot wait in a counter, and environments at different steps have no common row.
+        can_wait = tree_values is None and ring.all_at_same_step
+        if can_wait:
+            self.storage.write_row(ring.pos, steps)
+            self.sampler.count_new_row()  # before the ring moves, see there. The next draw or update gives the row its mass
+            ring.advance_all()
+        else:
+            self.write(ring.all_envs, steps.with_time_axis(), tree_values)
 
-    def write(self, envs: np.ndarray, steps: Steps, entries: np.ndarray | None = None) -> None:
+    def write(self, envs: np.ndarray, steps: Steps, tree_values: np.ndarray | None = None) -> None:
         """
         Write T successive steps of k environments; the others stay where they are. If the storage has no room for them,
         nothing has changed.
 
         :param envs: different integers of shape (k,)
         :param steps: checked, of shape (T, k, ...)
-        :param entries: as in :meth:`write_row`, shape (T, k), or (k,) for T = 1
+        :param tree_values: as in :meth:`write_row`, shape (T, k), or (k,) for T = 1
         """
         n_new = len(steps.rewards)
         rows = self.ring.rows_of_next(envs, n_new)
@@ -117,14 +117,14 @@ class TransitionSet:
         with self.sampler.changing_candidates():
             self.storage.write(rows, envs, steps)
             self.ring.advance(envs, n_new)
-            self._insert(slots, None if entries is None else entries.reshape(-1))
+            self._insert(slots, None if tree_values is None else tree_values.reshape(-1))
 
-    def _insert(self, slots: np.ndarray, entries: np.ndarray | None) -> None:
+    def _insert(self, slots: np.ndarray, tree_values: np.ndarray | None) -> None:
         """Tell the sampler of slots that were written, and of those whose observation the newest steps have overwritten."""
-        if entries is None:
+        if tree_values is None:
             self.sampler.insert_new(slots)
         else:
-            self.sampler.insert(slots, entries)
+            self.sampler.insert(slots, tree_values)
         if self.ring.shares_next_obs:
             self.sampler.remove(self.ring.incomplete_slots())
 
@@ -198,16 +198,14 @@ class TransitionSet:
         """
         slots = drawn.slots
         windows = self.n_step_returns.windows(slots, self.ring, self.storage)
-        ids, rewards, terminations = self.read_ids_and_rewards(windows.slots, windows.last_slots)
+        ids, rewards, terminations = self.read_step_values(windows.slots, windows.last_slots)
         observations = self.storage.read_observations(slots)
         next_observations = self.storage.read_observations(windows.last_slots, is_next=True)
         self.relabel(observations, next_observations, rewards, windows)
         actions = self.storage.read_actions(slots)
         return RawBatch(observations, actions, next_observations, terminations, rewards, windows.lengths, ids)
 
-    def read_ids_and_rewards(
-        self, step_slots: np.ndarray, last_slots: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def read_step_values(self, step_slots: np.ndarray, last_slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """
         Read ids, rewards and terminations.
 
@@ -221,7 +219,7 @@ class TransitionSet:
         ids = np.empty(len(last_slots), np.int64)
         terminations = np.empty((len(last_slots), 1), np.float32)
         rewards = np.empty(step_slots.shape, storage.rewards.dtype)
-        kernels.read_ids_and_rewards(
+        kernels.read_step_values(
             step_slots,
             last_slots,
             storage.rewards.ravel(),
@@ -336,7 +334,7 @@ class TransitionSet:
         :param keeps_masses: whether it has the same scheme; otherwise every transition has the mass of a new one
         """
         ring, old = self.ring, other.ring
-        entries = other.sampler.entries()
+        tree_values = other.sampler.tree_values()
         ring.begin_after(old.max_next_step)
         new_slots = []
         old_slots = []
@@ -353,6 +351,6 @@ class TransitionSet:
         self.sampler.candidates.copy_rows(other.sampler.candidates, rows, old_rows)
         no_slots = np.empty(0, np.int64)
         slots = np.concatenate([no_slots, *new_slots])
-        known = entries[np.concatenate([no_slots, *old_slots])] if keeps_masses else np.zeros(len(slots))
-        self.sampler.load_entries(slots, known)
+        known = tree_values[np.concatenate([no_slots, *old_slots])] if keeps_masses else np.zeros(len(slots))
+        self.sampler.load_tree_values(slots, known)
         self.sampler.load_max_priority(other.sampler.state(0))

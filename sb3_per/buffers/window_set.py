@@ -75,7 +75,7 @@ class WindowSet(TransitionSet):
     def write_row(
         self,
         steps: Steps,
-        entries: np.ndarray | None = None,
+        tree_values: np.ndarray | None = None,
         starts: np.ndarray | None = None,
         states: Sequence[np.ndarray | th.Tensor] | None = None,
     ) -> None:
@@ -83,7 +83,7 @@ class WindowSet(TransitionSet):
         Write a step, see :meth:`TransitionSet.write_row`.
 
         :param steps: checked, of shape (n_envs, ...)
-        :param entries: not used: the error of a window is known once it is complete
+        :param tree_values: not used: the error of a window is known once it is complete
         :param starts: where an episode starts although the one before has not ended, bool of shape (n_envs,)
         :param states: recurrent states before the step, see :meth:`~sb3_per.buffers.recurrent_states.RecurrentStates.store`
         """
@@ -159,7 +159,7 @@ class WindowSet(TransitionSet):
         n_recorded = self.complete_windows.n_recorded
         lengths = self.lengths_at(slots, n_recorded)
         places = lay_out(slots, lengths, n_recorded, n_envs, capacity)
-        ids, rewards, dones = self.read_ids_and_rewards(places.T, places[lengths - 1, np.arange(len(slots))])
+        ids, rewards, dones = self.read_step_values(places.T, places[lengths - 1, np.arange(len(slots))])
 
         episode_steps = flat(self.complete_windows.episode_steps)
         prefix_lengths = np.minimum(episode_steps.take(slots), self.complete_windows.burn_in).astype(np.int64)

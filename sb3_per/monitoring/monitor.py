@@ -10,7 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.utils.checks import check_argument, number
+from sb3_per.utils.checks import check_argument, integer
 from sb3_per.utils.compiled import kernel
 
 
@@ -101,7 +101,7 @@ class PriorityMonitor(BaseCallback):
     def __init__(self, interval: int = 10_000, n_batches: int = 100, max_transitions: int = 20_000, verbose: int = 0):
         super().__init__(verbose)
         for name, value in (("interval", interval), ("n_batches", n_batches), ("max_transitions", max_transitions)):
-            check_argument(name, value, number("of at least 1", lambda x: x >= 1.0))
+            check_argument(name, value, integer())
         self.interval, self.n_batches, self.max_transitions = interval, n_batches, max_transitions
         self._last_record = 0
 
@@ -115,7 +115,7 @@ class PriorityMonitor(BaseCallback):
                 'model.set_logger(stable_baselines3.common.logger.configure(folder, ["csv"]))'
             )
         self._last_record = self.num_timesteps
-        if buffer.draw_record is None:
+        if buffer.draw_record is None or buffer.draw_record.batches.maxlen != self.n_batches:
             buffer.draw_record = DrawRecord(buffer.buffer_size * buffer.n_envs, self.n_batches)
 
     def _on_step(self) -> bool:
@@ -154,15 +154,15 @@ def statistics(
     """
     histograms: dict[str, np.ndarray] = {}
     scalars: dict[str, float] = {}
-    priorities = buffer.masses.reshape(-1)
-    slots = np.flatnonzero(priorities)
+    all_masses = buffer.masses.reshape(-1)
+    slots = np.flatnonzero(all_masses)
     if max_transitions is not None:
         stride = max(-(-slots.size // max_transitions), 1)
         while math.gcd(stride, buffer.n_envs) > 1:  # so that the stride visits all environments
             stride += 1
         slots = slots[::stride]
     if slots.size:
-        histograms["priorities"] = masses = priorities[slots]
+        histograms["priorities"] = masses = all_masses[slots]
         # Relative to the largest: the square of a mass may overflow.
         relative = masses / masses.max()
         scalars["buffer_effective_sample_size"] = float(relative.sum() ** 2 / np.square(relative).sum() / masses.size)

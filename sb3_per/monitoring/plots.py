@@ -26,13 +26,13 @@ def plot_buffer(buffer: Any, n_bins: int = 50) -> Any:
     except ImportError as error:
         command = 'pip install "matplotlib", or pip install ".[extra]" in a clone of this package'
         raise ImportError(f"plot_buffer() needs matplotlib: {command}") from error
-    priorities = buffer.masses
-    drawable = priorities > 0.0
+    masses = buffer.masses
+    drawable = masses > 0.0
     if not drawable.any():
         raise ValueError("There is nothing to plot: no transition of the buffer can be drawn. Add transitions first")
     ids = buffer.transition_ids[drawable]
     ages = ids.max() - ids
-    panels = [("sampling mass", priorities[drawable], "log")]
+    panels = [("sampling mass", masses[drawable], "log")]
     if buffer.draw_record is not None:
         panels.append(("draws since it was stored", buffer.draw_record.counts(ids), "linear"))
 

@@ -86,7 +86,7 @@ class AgeDraw(MassTree):
         self._catch_up()
         return float(self._runs[0][-1])
 
-    def write(self, slots: np.ndarray, entries: np.ndarray) -> None:
+    def write(self, slots: np.ndarray, values: np.ndarray) -> None:
         """Do nothing: the ring says which slots can be drawn."""
 
     def read(self, slots: np.ndarray) -> np.ndarray:
@@ -98,8 +98,8 @@ class AgeDraw(MassTree):
         factors = np.maximum(np.exp(-self.rate * (since + len(ends) - 1 - runs)), LEAST_MASS)
         return np.where(since < len(ends) * counts[runs], factors, 0.0)
 
-    def entries(self) -> np.ndarray:
-        """1 for every slot that can be drawn, see :meth:`MassTree.entries`."""
+    def values(self) -> np.ndarray:
+        """1 for every slot that can be drawn, see :meth:`MassTree.values`."""
         return np.asarray(np.sign(self.read(np.arange(self.capacity))))
 
     def find(self, prefix_sums: np.ndarray) -> np.ndarray:
@@ -117,7 +117,7 @@ class AgeDraw(MassTree):
 
     def state(self, n_slots: int) -> dict[str, np.ndarray]:
         """See :meth:`MassTree.state`."""
-        return {"masses": self.entries()[:n_slots]}
+        return {"masses": self.values()[:n_slots]}
 
     def load(self, state: dict[str, Any]) -> None:
         """Do nothing, see :meth:`write`."""

@@ -206,28 +206,28 @@ class AgedTree(MassTree):
         _times_factors(slots, masses, True, self._ages)
         return masses
 
-    def entries(self) -> np.ndarray:
-        """p^alpha of every slot, see :meth:`MassTree.entries`."""
+    def values(self) -> np.ndarray:
+        """p^alpha of every slot, see :meth:`MassTree.values`."""
         return self._without_age(np.arange(self.capacity))
 
-    def write(self, slots: np.ndarray, entries: np.ndarray) -> None:
+    def write(self, slots: np.ndarray, values: np.ndarray) -> None:
         """See :meth:`MassTree.write`."""
-        self._write(slots, entries, are_new=False)
+        self._write(slots, values, are_new=False)
 
-    def insert(self, slots: np.ndarray, entries: np.ndarray) -> None:
+    def insert(self, slots: np.ndarray, values: np.ndarray) -> None:
         """See :meth:`MassTree.insert`: new transitions have other factors than those before."""
-        self._write(slots, entries, are_new=True)
+        self._write(slots, values, are_new=True)
 
     def _write(self, slots: np.ndarray, masses: np.ndarray, are_new: bool) -> None:
         self._catch_up()
         starts = self._masses.starts
         bad = _write_aged(self._masses.sums, self._factors.sums, starts, slots, masses, are_new, self._ages)
         if bad != ALL_WRITTEN:
-            self._refuse_entry(slots[bad], masses[bad])
+            self._refuse_value(slots[bad], masses[bad])
 
     def state(self, n_slots: int) -> dict[str, np.ndarray]:
         """p^alpha of the slots, see :meth:`MassTree.state`."""
-        return {"masses": self.entries()[:n_slots]}
+        return {"masses": self.values()[:n_slots]}
 
     def load(self, state: dict[str, Any]) -> None:
         """See :meth:`MassTree.load`."""

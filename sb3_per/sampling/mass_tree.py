@@ -8,7 +8,7 @@ import numpy as np
 #: Least mass of a slot that can be drawn, because a product can underflow to 0.
 LEAST_MASS = float(np.finfo(np.float64).tiny)
 
-# Result of a kernel that writes, if all entries are good; otherwise, it is the position of the first bad one.
+# Result of a kernel that writes, if all values are good; otherwise, it is the position of the first bad one.
 ALL_WRITTEN = -1
 
 
@@ -46,15 +46,15 @@ class MassTree(ABC):
         """Bytes of all masses and sums."""
 
     @abstractmethod
-    def write(self, slots: np.ndarray, entries: np.ndarray) -> None:
+    def write(self, slots: np.ndarray, values: np.ndarray) -> None:
         """
         Set the mass of slots. Of repeated slots the last one counts.
 
         :param slots: int64 of shape (n,), contiguous
-        :param entries: what the tree takes for each slot: its mass, or in a tree of ranks its priority. At least 0 and finite
+        :param values: what the tree takes for each slot: its mass, or in a tree of ranks its priority. At least 0 and finite
             (a priority may be infinite), float64 of shape (n,), contiguous
         :raises IndexError: for a slot outside ``[0, capacity)``
-        :raises ValueError: for an entry that is not allowed. Nothing is changed in either case
+        :raises ValueError: for a value that is not allowed. Nothing is changed in either case
         """
 
     @abstractmethod
@@ -67,9 +67,9 @@ class MassTree(ABC):
         """
 
     @abstractmethod
-    def entries(self) -> np.ndarray:
+    def values(self) -> np.ndarray:
         """
-        Return the entry of every slot, as :meth:`write` takes it.
+        Return the value of every slot, as :meth:`write` takes it.
 
         :return: float64 of shape (capacity,); 0 for a slot that cannot be drawn. Read only
         """
@@ -126,15 +126,15 @@ class MassTree(ABC):
 
     # ---- the same for all
 
-    def insert(self, slots: np.ndarray, entries: np.ndarray) -> None:
+    def insert(self, slots: np.ndarray, values: np.ndarray) -> None:
         """
         Set the mass of slots that new transitions have taken. Only a tree with a factor of age treats them otherwise than
         :meth:`write`: it counts their age anew.
 
         :param slots: as in :meth:`write`
-        :param entries: as in :meth:`write`
+        :param values: as in :meth:`write`
         """
-        self.write(slots, entries)
+        self.write(slots, values)
 
     def __len__(self) -> int:
         return self.capacity
@@ -174,7 +174,7 @@ class MassTree(ABC):
             masses = np.full(indices.shape, masses)
         self.write(as_batch(indices, np.int64), as_batch(masses, np.float64))
 
-    def _refuse_entry(self, slot: int, mass: float) -> None:
+    def _refuse_value(self, slot: int, mass: float) -> None:
         """Raise the error for a bad slot or mass."""
         self._require_slot(int(slot))
         raise ValueError(f"The mass of a slot must be finite and at least 0, not {mass} (slot {slot})")

@@ -19,7 +19,7 @@ class RankTree(MassTree):
     """
     Exact ranks of priorities, and draws by rank (Schaul et al. 2016, section 3.3).
 
-    An entry is a priority, not a mass. Only their order counts. Infinity is allowed, and a slot of priority 0 cannot
+    A value is a priority, not a mass. Only their order counts. Infinity is allowed, and a slot of priority 0 cannot
     be drawn. The mass of a slot is rank^-alpha, with rank 1 for the largest priority. Of equal priorities, the newest ranks
     first. Prefix sums run over ranks, not over slots.
 
@@ -51,24 +51,24 @@ class RankTree(MassTree):
         """Empty every slot."""
         self._order = empty_order(self.capacity)
 
-    def write(self, slots: np.ndarray, entries: np.ndarray) -> None:
+    def write(self, slots: np.ndarray, values: np.ndarray) -> None:
         """
         Set priorities, see :meth:`MassTree.write`.
 
         :param slots: int64 of shape (n,)
-        :param entries: priorities of at least 0, which may be infinite, float64 of shape (n,)
+        :param values: priorities of at least 0, which may be infinite, float64 of shape (n,)
         """
-        bad = rank_kernels.write(self._order, slots, entries)
+        bad = rank_kernels.write(self._order, slots, values)
         if bad != ALL_WRITTEN:
-            self._refuse_entry(slots[bad], entries[bad])
+            self._refuse_value(slots[bad], values[bad])
 
     def read(self, slots: np.ndarray) -> np.ndarray:
         """Read rank^-alpha, see :meth:`MassTree.read`."""
         ranks = ranks_of(self._order, slots.reshape(-1)).reshape(slots.shape)
         return np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)
 
-    def entries(self) -> np.ndarray:
-        """Return the priorities, see :meth:`MassTree.entries`."""
+    def values(self) -> np.ndarray:
+        """Return the priorities, see :meth:`MassTree.values`."""
         slots, priorities = rank_kernels.entries(self._order)
         by_slot = np.zeros(self.capacity)
         by_slot[slots] = priorities

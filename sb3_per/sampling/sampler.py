@@ -80,8 +80,8 @@ class Sampler:
         has_age = isinstance(self.tree, (AgedTree, AgeDraw))
         #: whether draws are those of SB3's own buffer, with the same random numbers
         self.draws_as_sb3 = scheme.may_draw_as_sb3 and self._draws_from_whole_tree and not settings.stratified and not has_age
-        #: largest entry of the tree: of a mass, or of a priority that is ranked
-        self.largest_entry = np.inf if scheme.only_order_counts else scheme.largest_mass
+        #: largest value that the tree takes: of a mass, or of a priority that is ranked
+        self.largest_tree_value = np.inf if scheme.only_order_counts else scheme.largest_mass
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         # Newest rows of all environments that are not in the tree yet.
@@ -127,19 +127,19 @@ class Sampler:
             return
         scheme = self.scheme
         new = np.inf if scheme.only_order_counts else scheme.new_mass(self.max_priority)
-        if not LEAST_MASS <= new <= self.largest_entry:
-            raise ValueError(f"{scheme}.new_mass() gave {new}: it must be above 0 and at most {self.largest_entry}")
+        if not LEAST_MASS <= new <= self.largest_tree_value:
+            raise ValueError(f"{scheme}.new_mass() gave {new}: it must be above 0 and at most {self.largest_tree_value}")
         self.tree.insert(slots, np.full(len(slots), new, np.float64))
 
-    def insert(self, slots: np.ndarray, entries: np.ndarray) -> None:
+    def insert(self, slots: np.ndarray, tree_values: np.ndarray) -> None:
         """
         Give slots that can be drawn from now on masses that their transitions bring. They do not raise ``max_priority``.
 
         :param slots: int64 of shape (n,)
-        :param entries: masses, or with ranks priorities, float64 of shape (n,)
+        :param tree_values: masses, or with ranks priorities, float64 of shape (n,)
         """
         if len(slots):
-            self.tree.insert(slots, entries)
+            self.tree.insert(slots, tree_values)
 
     def remove(self, slots: np.ndarray) -> None:
         """
@@ -164,11 +164,11 @@ class Sampler:
     def _compare_with_candidates(self) -> None:
         """Give each slot that can be drawn and has no mass that of a new transition, and take it from those that cannot."""
         drawable = self.candidates.slots()
-        entries = self.tree.entries()
+        tree_values = self.tree.values()
         cannot_be_drawn = np.ones(self.tree.capacity, np.bool_)
         cannot_be_drawn[drawable] = False
-        gone = np.flatnonzero(cannot_be_drawn & (entries > 0.0))
-        new = drawable[entries[drawable] == 0.0]
+        gone = np.flatnonzero(cannot_be_drawn & (tree_values > 0.0))
+        new = drawable[tree_values[drawable] == 0.0]
         self.remove(gone)
         self.insert_new(new)
         self._is_current = True
@@ -260,12 +260,12 @@ class Sampler:
         slots, abs_td_errors = self.candidates.only_candidates(slots, abs_td_errors)
         if len(slots) == 0:
             return 0
-        priorities, entries = self.priorities_and_entries(abs_td_errors)
-        self.tree.write(slots, entries)
+        priorities, tree_values = self.priorities_and_tree_values(abs_td_errors)
+        self.tree.write(slots, tree_values)
         self.max_priority = max(self.max_priority, float(priorities[priorities.argmax()]))  # faster than `max`
         return len(slots)
 
-    def priorities_and_entries(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def priorities_and_tree_values(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
         Turn TD errors into priorities, and these into what the tree takes, and check both. Nothing changes.
 
@@ -313,10 +313,10 @@ class Sampler:
         self.catch_up()
         return {"max_priority": self.max_priority, **self.tree.state(n_slots)}
 
-    def entries(self) -> np.ndarray:
-        """Return the entry of every slot, its mass or with ranks its priority: float64 of shape (capacity,)."""
+    def tree_values(self) -> np.ndarray:
+        """Return the tree value of every slot, its mass or with ranks its priority: float64 of shape (capacity,)."""
         self.catch_up()
-        return self.tree.entries()
+        return self.tree.values()
 
     def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
         """
@@ -333,21 +333,21 @@ class Sampler:
         self.tree.load(state)
         can_be_drawn = np.zeros(self.tree.capacity, np.bool_)
         can_be_drawn[self.candidates.slots()] = True
-        if (self.tree.entries()[~can_be_drawn] > 0.0).any():
+        if (self.tree.values()[~can_be_drawn] > 0.0).any():
             raise ValueError("a slot that cannot be drawn has a mass")
 
-    def load_entries(self, slots: np.ndarray, entries: np.ndarray) -> None:
+    def load_tree_values(self, slots: np.ndarray, tree_values: np.ndarray) -> None:
         """
         Give slots of a new sampler masses, where they can be drawn. All others get the mass of a new transition.
 
         :param slots: in the order in which they were written, int64 of shape (n,)
-        :param entries: of these slots in the sampler that they come from, see :meth:`entries`; 0: none
+        :param tree_values: of these slots in the sampler that they come from, see :meth:`tree_values`; 0: none
         """
         self._is_current = False
         can_be_drawn = np.zeros(self.tree.capacity, np.bool_)
         can_be_drawn[self.candidates.slots()] = True
-        is_known = can_be_drawn[slots] & (entries > 0.0)
-        self.insert(slots[is_known], entries[is_known])
+        is_known = can_be_drawn[slots] & (tree_values > 0.0)
+        self.insert(slots[is_known], tree_values[is_known])
 
     def load_max_priority(self, state: dict[str, Any]) -> None:
         """

@@ -200,8 +200,8 @@ class PriorityScheme:
 
     def mass(self, priority: np.ndarray | float) -> np.ndarray:
         """
-        Compute the mass p^alpha, the unnormalized probability of being drawn. A priority whose mass would underflow or overflow
-        is limited.
+        Compute the mass p^alpha, the unnormalized probability of being drawn. A priority whose mass would underflow or
+        overflow is limited.
 
         :param priority: priority p, of any shape
         :return: float64 in the same shape, above 0 and at most ``largest_mass``

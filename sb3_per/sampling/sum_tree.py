@@ -219,18 +219,18 @@ class SumTree(MassTree):
         """Sum of all masses."""
         return float(self.sums[-1])
 
-    def write(self, slots: np.ndarray, entries: np.ndarray) -> None:
+    def write(self, slots: np.ndarray, values: np.ndarray) -> None:
         """See :meth:`MassTree.write`."""
-        bad = write_masses(self.sums, self.starts, self.capacity, slots, entries)
+        bad = write_masses(self.sums, self.starts, self.capacity, slots, values)
         if bad != ALL_WRITTEN:
-            self._refuse_entry(slots[bad], entries[bad])
+            self._refuse_value(slots[bad], values[bad])
 
     def read(self, slots: np.ndarray) -> np.ndarray:
         """See :meth:`MassTree.read`."""
         return self.sums[slots]
 
-    def entries(self) -> np.ndarray:
-        """Return the masses, see :meth:`MassTree.entries`."""
+    def values(self) -> np.ndarray:
+        """Return the masses, see :meth:`MassTree.values`."""
         return self.sums[: self.capacity]
 
     def find(self, prefix_sums: Any) -> Any:

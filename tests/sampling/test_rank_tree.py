@@ -113,7 +113,7 @@ def test_loading_a_state_restores_the_order():
     loaded.update(np.arange(2000), 7.0)
     loaded.load(state)
     np.testing.assert_array_equal(loaded[:], tree[:])
-    np.testing.assert_array_equal(loaded.entries(), tree.entries())
+    np.testing.assert_array_equal(loaded.values(), tree.values())
     twice = {**state, "ranked_slots": np.append(state["ranked_slots"][:-1], state["ranked_slots"][0])}
     empty = {**state, "ranked_priorities": np.append(state["ranked_priorities"][:-1], 0.0)}
     for wrong in (twice, empty):
