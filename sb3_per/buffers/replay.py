@@ -118,7 +118,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
         )
         layout = dataclasses.replace(
-            layout, frames=frames_by_key(self.settings.frames, observation_space), store_class=self.store_class
+            layout, frames=frames_by_key(self.settings.frames, observation_space), store_class=type(self).store_class
         )
         path = self.settings.storage_folder
         folder = None if path is None else Folder(path)

@@ -116,6 +116,7 @@ class TransitionSet:
         slots = (rows * self.ring.n_envs + envs).reshape(-1)
         with self.sampler.changing_candidates():
             self.storage.write(rows, envs, steps)
+            self.sampler.remove(slots)  # after an interrupt, the new transitions must not have the masses of the old ones
             self.ring.advance(envs, n_new)
             self._insert(slots, None if tree_values is None else tree_values.reshape(-1))
 

@@ -595,6 +595,9 @@ def try_scheme(scheme: PriorityScheme) -> None:
         raise ValueError(
             f"{scheme}.mass() gave {scheme.mass(priorities)}: with draws_uniformly = True, all masses must be equal"
         )
+    new_mass = 1.0 if scheme.only_order_counts else scheme.new_mass(1.0)
+    if not LEAST_MASS <= new_mass <= scheme.largest_mass:
+        raise ValueError(f"{scheme}.new_mass() gave {new_mass}: it must be above 0 and at most {scheme.largest_mass}")
     weights = np.asarray(scheme.weights(np.array([0.5, 1.0]), 0.5))
     if weights.shape != (2, 1) or weights.dtype != np.float32:
         raise ValueError(

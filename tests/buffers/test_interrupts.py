@@ -136,3 +136,22 @@ def test_frames_stay_exact_after_interrupts():
             actual, expected = (getattr(buffer.storage, read)(slots) for buffer in (framed, plain))
             for key in expected:
                 np.testing.assert_array_equal(actual[key], expected[key])
+
+
+def test_transitions_after_an_interrupt_do_not_have_the_masses_of_those_that_they_overwrote(monkeypatch):
+    buffer = make_buffer(4, alpha=1.0)
+    fill([buffer], 4)
+    buffer.sample(2)
+    buffer.update_priorities(np.arange(4), np.full(4, 0.01))
+
+    def interrupt(slots: np.ndarray) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(buffer.sampler, "insert_new", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            obs = np.zeros((2, 1, *buffer.observation_space.shape))
+            actions, numbers = np.zeros((2, 1, buffer.actions.shape[-1])), np.zeros((2, 1))
+            buffer.add_steps([0], obs, obs, actions, numbers, numbers, numbers)
+    assert buffer.transition_ids.ravel().tolist() == [4, 5, 2, 3]
+    np.testing.assert_allclose(buffer.masses.ravel(), [1.0, 1.0, 0.010001, 0.010001])

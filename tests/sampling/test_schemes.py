@@ -347,6 +347,11 @@ class Unequal(Proportional):
     draws_uniformly = True
 
 
+class WithoutNewMass(Proportional):
+    def new_mass(self, max_priority):
+        return 0.0
+
+
 class FlatWeights(Proportional):
     def weights(self, relative_probabilities, beta):
         return (relative_probabilities.min() / relative_probabilities) ** beta
@@ -359,6 +364,7 @@ def test_mistakes_of_a_scheme_are_refused_when_it_is_made_part_of_a_buffer():
         (Scalar(0.6), ValueError, r"priority\(\) gave shape \(\) for 2 errors"),
         (Negative(0.6), ValueError, r"priority\(\) gave \[-0\. -1\.\] .*must be above 0"),
         (Unequal(), ValueError, "all masses must be equal"),
+        (WithoutNewMass(), ValueError, r"new_mass\(\) gave 0.0: it must be above 0"),
         (FlatWeights(), ValueError, r"weights\(\) gave float64 of shape \(2,\)"),
     ):
         with pytest.raises(error, match=message):
