@@ -127,7 +127,7 @@ class CompleteWindows(Marked):
     # ---- which windows can be drawn
 
     @property
-    def unit(self) -> str:
+    def mass_owner(self) -> str:
         """Windows of these lengths."""
         return f"windows every {self.period} steps after {self.burn_in}, {self.n_recorded} recorded"
 

@@ -355,7 +355,7 @@ def with_settings(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", setting
     made = _around(cls, buffer, all_settings, buffer.ring, buffer.storage, folder)
     # Masses are valid only with the same scheme, and where they belong to the same thing.
     has_same_scheme = made.scheme.equals(buffer.scheme)
-    has_same_unit = made.sampler.candidates.unit == buffer.sampler.candidates.unit
+    has_same_unit = made.sampler.candidates.mass_owner == buffer.sampler.candidates.mass_owner
     keeps_masses = has_same_scheme and has_same_unit
     made.demonstrations.take_over(buffer.demonstrations, keeps_masses)
     made.load(buffer.state(), keeps_masses)

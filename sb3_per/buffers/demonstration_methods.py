@@ -13,7 +13,7 @@ from sb3_per.buffers.mixture import Demonstrations, Mixture
 from sb3_per.buffers.recordings import Recording, columns_of, require_actions_in, require_demonstrations_in
 from sb3_per.buffers.sb3_attributes import SB3Attributes
 from sb3_per.buffers.settings import BufferSettings
-from sb3_per.buffers.transition_set import Source
+from sb3_per.buffers.transition_set import DrawSource
 
 
 class DemonstrationMethods(SB3Attributes):
@@ -26,7 +26,7 @@ class DemonstrationMethods(SB3Attributes):
     #: experience and demonstrations, with the share of demonstrations in a batch
     mixture: Mixture
     #: what batches are drawn from
-    source: Source
+    draw_source: DrawSource
 
     def _check_demonstrations(self, optimize_memory_usage: bool) -> None:
         """
@@ -114,7 +114,7 @@ class DemonstrationMethods(SB3Attributes):
         self.mixture.are_undrawn = True
         self.draw_source = self.chosen_draw_source()
 
-    def chosen_draw_source(self) -> Source:
+    def chosen_draw_source(self) -> DrawSource:
         """Choose experience alone, unless there are demonstrations, or a share of them is wanted."""
         if self.settings.demonstration_fraction > 0.0 or len(self.demonstrations):
             return self.mixture

@@ -34,7 +34,7 @@ class FinishedEpisodes(Marked):
     :param storage: of the steps, which knows the ends of episodes
     """
 
-    unit = "transition"
+    mass_owner = "transition"
 
     def __init__(self, ring: Ring, storage: Storage):
         shape = (ring.n_rows, ring.n_envs)
@@ -458,7 +458,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     _current_ep_start = _record_of_episodes("_current_ep_start")
 
     extra_arguments = HER_ARGUMENTS
-    why_not_add_steps = "with hindsight (HER): SB3 keeps the episodes of all of them with one cursor"
+    add_steps_refusal = "with hindsight (HER): SB3 keeps the episodes of all of them with one cursor"
 
     def __init__(
         self,

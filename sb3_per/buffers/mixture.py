@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sb3_per.buffers.transition_set import Drawn, RawBatch, TransitionSet
-from sb3_per.sampling.candidates import NO_SLOTS, AllComplete
+from sb3_per.sampling.candidates import NO_SLOTS, CompleteTransitions
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.storage.make import converted, make_storage
@@ -51,7 +51,7 @@ class Demonstrations(TransitionSet):
         # One row in RAM, until there is a first demonstration.
         storage = make_storage(layout.as_arrays(), 1, 1, None)
         ring = Ring(1, 1)
-        super().__init__(ring, storage, Sampler(scheme, AllComplete(ring), draw), n_step_returns)
+        super().__init__(ring, storage, Sampler(scheme, CompleteTransitions(ring), draw), n_step_returns)
         #: whether the storage holds steps that the ring does not count, because an interrupt came
         self.holds_more = False
 
@@ -112,7 +112,7 @@ class Demonstrations(TransitionSet):
         new = TransitionSet(
             grown,
             storage,
-            Sampler(sampler.scheme, AllComplete(grown), sampler.draw_settings),
+            Sampler(sampler.scheme, CompleteTransitions(grown), sampler.draw_settings),
             self.n_step_returns,
         )
         new.load(state, keeps_masses)

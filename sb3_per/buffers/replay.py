@@ -32,9 +32,9 @@ from sb3_per.buffers.mixture import Demonstrations, LinearShare, Mixture
 from sb3_per.buffers.reminder import UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
-from sb3_per.buffers.transition_set import Drawn, RawBatch, Source, TransitionSet
+from sb3_per.buffers.transition_set import Drawn, DrawSource, RawBatch, TransitionSet
 from sb3_per.sampling.beta import BetaSchedule
-from sb3_per.sampling.candidates import AllComplete, Candidates
+from sb3_per.sampling.candidates import Candidates, CompleteTransitions
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.storage.frame_setting import frames_by_key
@@ -94,7 +94,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
     #: set a class to keep observations elsewhere than in SB3's arrays, see :class:`~sb3_per.storage.store.ObservationStore`
     store_class: Callable[..., ObservationStore] | None = None
     #: why environments cannot add separately in this kind of buffer; ``None``: they can
-    why_not_add_steps: ClassVar[str | None] = None
+    add_steps_refusal: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
 
     def _make_experience(self, ring: Ring, storage: Storage) -> TransitionSet:
         """Make the set of what :meth:`add` stores. Other kinds of buffers have their own."""
-        return TransitionSet(ring, storage, self._make_sampler(AllComplete(ring)), self._make_n_step_returns())
+        return TransitionSet(ring, storage, self._make_sampler(CompleteTransitions(ring)), self._make_n_step_returns())
 
     def _make_sampler(self, candidates: Candidates) -> Sampler:
         return Sampler(self.settings.make_scheme(), candidates, self.settings.draw_settings)
@@ -194,7 +194,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         #: number of rows
         self.buffer_size = self.storage.n_rows
         #: what batches are drawn from: experience, or with demonstrations the mixture
-        self.draw_source: Source = self.chosen_draw_source()
+        self.draw_source: DrawSource = self.chosen_draw_source()
 
     # ---- write
 
@@ -350,8 +350,8 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             self.experience.end_episodes(envs)
 
     def _checked_environments(self, envs: np.ndarray) -> np.ndarray:
-        if self.why_not_add_steps is not None:
-            raise NotImplementedError(f"Environments that add separately are not supported {self.why_not_add_steps}")
+        if self.add_steps_refusal is not None:
+            raise NotImplementedError(f"Environments that add separately are not supported {self.add_steps_refusal}")
         return inputs.checked_environments(envs, self.n_envs)
 
     def reset(self) -> None:

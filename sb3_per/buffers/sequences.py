@@ -64,7 +64,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     """
 
     extra_arguments = SEQUENCE_ARGUMENTS
-    why_not_add_steps = "with sequences: one cursor decides for all of them which windows are complete"
+    add_steps_refusal = "with sequences: one cursor decides for all of them which windows are complete"
 
     def __init__(
         self,

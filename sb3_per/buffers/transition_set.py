@@ -42,7 +42,7 @@ class RawBatch(NamedTuple):
     ids: np.ndarray
 
 
-class Source(Protocol):
+class DrawSource(Protocol):
     """What a buffer draws from: a set of transitions, or a mixture of two."""
 
     def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
@@ -97,7 +97,8 @@ class TransitionSet:
         can_wait = tree_values is None and ring.all_at_same_step
         if can_wait:
             self.storage.write_row(ring.pos, steps)
-            self.sampler.count_new_row()  # before the ring moves, see there. The next draw or update gives the row its mass
+            # The next draw or update gives the row its mass. Before the ring moves, so that an interrupt loses no row.
+            self.sampler.count_new_row()
             ring.advance_all()
         else:
             self.write(ring.all_envs, steps.with_time_axis(), tree_values)

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from sb3_per.compare.campaign import Job, missing, processes, read, run_missing
 from sb3_per.compare.literals import words_of
-from sb3_per.compare.report import Results, answer, comparisons, draw, table
+from sb3_per.compare.report import Results, comparisons, draw, table, verdict
 from sb3_per.compare.runs import Trial, entry_of, prepare, run, try_arm
 from sb3_per.compare.statistics import least_difference, least_seeds
 from sb3_per.compare.task import N_EVALUATIONS, Arm, Task, arms_of, jobs_of, pairs_of
@@ -231,5 +231,5 @@ def report(plan: Plan) -> None:
                 f"warning: {arm.label}: no TD error raised a priority above the others, so it drew uniformly in all runs. "
                 "With LAP, lower kappa"
             )
-    print(answer(results, compared), flush=True)
+    print(verdict(results, compared), flush=True)
     draw(results, plan.n_timesteps, picture)

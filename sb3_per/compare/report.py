@@ -144,7 +144,7 @@ def _aligned(rows: list[list[str]], side: str) -> list[str]:
     return ["  ".join(map("{:{}{}}".format, row, sides, widths)).rstrip() for row in rows]
 
 
-def answer(results: Results, rows: list[Comparison]) -> str:
+def verdict(results: Results, rows: list[Comparison]) -> str:
     """
     Sum up in one sentence. An arm has learned if half of its runs are above the random policy by three standard deviations of
     its evaluations.

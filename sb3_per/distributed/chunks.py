@@ -68,7 +68,7 @@ def joined(parts: Sequence[Any]) -> Any:
     return np.concatenate(parts)
 
 
-def store(model: PrioritizedAlgorithm, columns: np.ndarray, chunk: Chunk, n: int) -> None:
+def store_chunk(model: PrioritizedAlgorithm, columns: np.ndarray, chunk: Chunk, n: int) -> None:
     """
     Store a chunk as a whole, because a large write costs as much as a small one. Also update statistics and last observations.
 
@@ -93,7 +93,7 @@ def store(model: PrioritizedAlgorithm, columns: np.ndarray, chunk: Chunk, n: int
                 part[columns] = keyed(last)[key]
 
 
-def cut(model: PrioritizedAlgorithm, columns: np.ndarray) -> None:
+def end_episodes_of(model: PrioritizedAlgorithm, columns: np.ndarray) -> None:
     """Cut the episodes of some environments after the last stored step, which the next step does not follow."""
     model.replay_buffer.end_episodes(columns)
     normalize = model.get_vec_normalize_env()

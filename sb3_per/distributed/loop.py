@@ -19,7 +19,7 @@ from sb3_per.buffers import IgnoredSettingWarning, PrioritizedSequenceReplayBuff
 from sb3_per.distributed import algorithm, random_state
 from sb3_per.distributed.actor_pool import ActorPool
 from sb3_per.distributed.algorithm import n_timesteps_left, n_updates
-from sb3_per.distributed.chunks import ForCallbacks, cut, for_callbacks, joined, some_of, store
+from sb3_per.distributed.chunks import ForCallbacks, end_episodes_of, for_callbacks, joined, some_of, store_chunk
 from sb3_per.distributed.environments import wrappers_of
 from sb3_per.storage.nested import map_arrays
 
@@ -169,7 +169,7 @@ class Run:
         columns = pool.columns_of(actor)
         first_obs = None
         if is_restart:  # its pending chunks are lost, so its next step does not follow the last one that is stored
-            cut(self.model, columns)
+            end_episodes_of(self.model, columns)
         else:
             first_obs = tuple(map_arrays(lambda part: part[columns], obs) for obs in algorithm.last_obs(self.model))
         seed = random_state.derived_seed(self._seed, actor, pool.starts[actor])
@@ -203,7 +203,7 @@ class Run:
             if chunk.random_state is not None:
                 random_state.set_current(chunk.random_state, self.model.action_space)
             n_new = min(chunk.steps["rewards"].size, n_left - n_unseen)
-            store(self.model, self.pool.columns_of(actor), chunk, n_new)
+            store_chunk(self.model, self.pool.columns_of(actor), chunk, n_new)
             new = some_of(for_callbacks(chunk), slice(n_new))
             # A copy in any case: the arrays of a chunk may lie in Ray's object store, which must become free.
             self._unseen = joined([self._unseen, new] if n_unseen else [new])

@@ -2,6 +2,7 @@
 
 import importlib.util
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gymnasium import spaces
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.integrations.minari import from_minari
 from sb3_per.persistence.buffer_files import KINDS, describe_space, load_buffer
-from sb3_per.persistence.generations import Manifest, manifests_in, reading
+from sb3_per.persistence.generations import DamagedFileError, Manifest, manifest_names_in, reading
 
 # Kinds of buffers that demonstrations can come from, as they are named in files.
 _KINDS: dict[str, Any] = {
@@ -30,7 +31,7 @@ def require_saved(path: str | Path) -> None:
     """
     is_saved = False
     if Path(path).is_dir():
-        is_saved = bool(manifests_in(Path(path)))
+        is_saved = bool(manifest_names_in(Path(path)))
     elif importlib.util.find_spec("minari") is not None:
         from minari.storage.datasets_root_dir import get_dataset_path
 
@@ -54,7 +55,7 @@ def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) 
     require_saved(path)
     if not Path(path).is_dir():
         return from_minari(str(path), buffer, demonstrations=True)
-    empty = _empty_buffer_for(Path(path, manifests_in(Path(path))[0]), buffer)
+    empty = _empty_buffer_for(_newest_whole_manifest(Path(path)), buffer)
     with warnings.catch_warnings():
         # Demonstrations get new masses whatever the scheme was.
         warnings.filterwarnings("ignore", message=".*all transitions get the largest priority")
@@ -62,6 +63,16 @@ def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) 
     before = len(buffer.demonstrations)
     buffer.add_demonstrations_from(source)
     return len(buffer.demonstrations) - before
+
+
+def _newest_whole_manifest(directory: Path) -> Path:
+    """Find the newest manifest that is not damaged, or the newest one if all are."""
+    manifests = [directory / name for name in manifest_names_in(directory)]
+    for manifest in manifests:
+        with suppress(DamagedFileError):
+            Manifest.read(manifest)
+            return manifest
+    return manifests[0]
 
 
 def _empty_buffer_for(manifest: Path, buffer: PrioritizedReplayBuffer) -> PrioritizedReplayBuffer:
@@ -79,6 +90,11 @@ def _empty_buffer_for(manifest: Path, buffer: PrioritizedReplayBuffer) -> Priori
     expected = describe_space(ours, with_bounds=False)
     if about["observation_space"] != expected:
         raise ValueError(f"{manifest.parent} has observation_space {about['observation_space']}, and the model has {expected}")
+    if about["optimize_memory_usage"]:
+        raise ValueError(
+            f"{manifest.parent} was saved with optimize_memory_usage=True, which does not store the last observation of an "
+            "episode, so its transitions cannot be demonstrations"
+        )
     settings: dict[str, Any] = {"device": "cpu", "n_envs": about["n_envs"], "frames": buffer.settings.frames}
     if _KINDS[about["kind"]] is PrioritizedHerReplayBuffer:
         settings["env"] = None  # nothing is drawn from it

@@ -32,7 +32,7 @@ from sb3_per.buffers import (
 from sb3_per.buffers.conversion import copy_newest, empty_twin
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
-from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, PartFile, manifests_in, numbers_in
+from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, PartFile, manifest_names_in, numbers_in
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import SCHEMES
 from sb3_per.storage.frames import FrameStore
@@ -88,7 +88,7 @@ _N_THREADS = 4
 # ---- facts
 
 
-def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
+def describe_buffer(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """
     Describe a buffer, to tell whether its files fit another one.
 
@@ -118,7 +118,7 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
             {"key": key, "n_frames": store.n_frames, "axis": store.axis} for key, store in buffer.storage.frame_stores.items()
         ],
         # A mass has a meaning only together with its scheme and with what is drawn.
-        "scheme": {**_describe_scheme(buffer.sampler), "unit": buffer.sampler.candidates.unit},
+        "scheme": {**_describe_scheme(buffer.sampler), "unit": buffer.sampler.candidates.mass_owner},
     }
     return dict(json.loads(json.dumps(facts)))  # so that it equals what is read from a manifest
 
@@ -400,7 +400,7 @@ class SavedBuffer:
         :raises OSError: e.g. on a full disk, or if another process is saving to the directory
         """
         check_argument("keep", keep, integer())
-        facts = about(buffer)
+        facts = describe_buffer(buffer)
         make_directory(self.path)
         with sole_writer(self.path), buffer.lock:
             # A release with another format may not be able to read what this one leaves: this raises an error then.
@@ -422,7 +422,7 @@ class SavedBuffer:
         """
         damage: dict[str, DamagedFileError] = {}
         while True:
-            names = manifests_in(self.path) if generation is None else [generation]
+            names = manifest_names_in(self.path) if generation is None else [generation]
             # A writer may have replaced generations in the meantime: try the newest that has not been tried.
             name = next((name for name in names if name not in damage), None)
             if name is None:
@@ -483,7 +483,7 @@ class SavedBuffer:
         streams = _streams_of(buffer)
         state = _state_of(buffer)
         numbers = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
-        generation = max((numbers_in(name)[0] for name in manifests_in(self.path)), default=0) + 1
+        generation = max((numbers_in(name)[0] for name in manifest_names_in(self.path)), default=0) + 1
         manifest = Manifest(generation, num_timesteps, facts, numbers, [])
         part_of_state = PartFile(f"state-{generation:08d}.npz", "state", streams[0].first, streams[0].end)
         new: list[tuple[PartFile, Arrays]] = [
@@ -514,7 +514,7 @@ class SavedBuffer:
         """
         path = self.path / name
         manifest = Manifest.read(path)
-        found, facts = manifest.about, about(buffer)
+        found, facts = manifest.about, describe_buffer(buffer)
         for fact in _MUST_FIT:
             if found.get(fact) != facts[fact]:
                 fits = f"it has {fact} {found.get(fact)}, and the model has {facts[fact]}"

@@ -13,8 +13,8 @@ from stable_baselines3.common.callbacks import CheckpointCallback
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.persistence.atomic import make_directory, remove_temporary, sync_directory, write_file
-from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, about
-from sb3_per.persistence.generations import manifests_in, numbers_in, whole_generations
+from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, describe_buffer
+from sb3_per.persistence.generations import manifest_names_in, numbers_in, whole_generations
 from sb3_per.utils.checks import Allowed, check_argument, integer
 
 #: Part of the name of a buffer after the prefix.
@@ -61,7 +61,7 @@ class BufferCheckpointCallback(CheckpointCallback):
                     f"{type(self.model).__name__} has a {type(buffer).__name__}, which only SB3's CheckpointCallback can "
                     "save, as a pickle: use that callback, or save_replay_buffer=False"
                 )
-            about(buffer)  # raises an error for what a directory cannot hold
+            describe_buffer(buffer)  # raises an error for what a directory cannot hold
         path = (Path(self.save_path) / (self.name_prefix + BUFFER_SUFFIX)).absolute()
         # A model that has loaded its buffer from there knows what need not be written again. A stock model knows of none.
         known = getattr(self.model, "saved_buffers", {})
@@ -170,7 +170,7 @@ def manifest_of(path: Path, num_timesteps: int) -> Path | None:
     :return: a path for ``load_replay_buffer``: the directory if its newest generation fits, or the manifest of an older one;
         ``None`` if no generation fits
     """
-    names = manifests_in(path)
+    names = manifest_names_in(path)
     fitting = [name for name in names if numbers_in(name)[1] == num_timesteps]
     return None if not fitting else path if fitting[0] == names[0] else path / fitting[0]
 

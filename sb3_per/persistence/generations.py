@@ -288,7 +288,7 @@ def numbers_in(name: str) -> tuple[int, int]:
 # ---- all generations of a directory
 
 
-def manifests_in(directory: Path) -> list[str]:
+def manifest_names_in(directory: Path) -> list[str]:
     """
     List the manifests in a directory.
 
@@ -310,7 +310,7 @@ def whole_generations(directory: Path, with_contents: bool) -> list[Manifest]:
     """
     found = []
     checked: dict[str, PartFile] = {}  # generations share most of their files
-    for name in manifests_in(directory):
+    for name in manifest_names_in(directory):
         with suppress(DamagedFileError):
             manifest = Manifest.read(directory / name)
             for part in manifest.parts:

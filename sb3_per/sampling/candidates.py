@@ -32,7 +32,7 @@ class Candidates(ABC):
 
     @property
     @abstractmethod
-    def unit(self) -> str:
+    def mass_owner(self) -> str:
         """What a mass belongs to, e.g. a transition. Masses move between two buffers only if this is the same."""
 
     @abstractmethod
@@ -110,10 +110,10 @@ class Candidates(ABC):
         """Forget everything after the ring was emptied, or its rows were written by hand."""
 
 
-class AllComplete(Candidates):
+class CompleteTransitions(Candidates):
     """All complete transitions of the ring."""
 
-    unit = "transition"
+    mass_owner = "transition"
     are_all_complete = True
 
     @property

@@ -87,7 +87,7 @@ class Sampler:
         # Newest rows of all environments that are not in the tree yet.
         self._n_waiting = 0
         # Whether the tree has exactly the candidates, apart from the rows that wait.
-        self._is_current = True
+        self._tree_matches = True
 
     @property
     def nbytes(self) -> int:
@@ -109,12 +109,12 @@ class Sampler:
         """Change candidates and tree together, in a ``with`` block. After an interrupt, the tree follows at the next call."""
         self.mark_outdated()
         yield  # without `finally`: after an error, too, the next call compares tree and candidates
-        self._is_current = True
+        self._tree_matches = True
 
     def mark_outdated(self) -> None:
         """Let the next call compare the tree with the candidates, because these are about to change."""
         self.catch_up()  # the rows that wait are the newest ones of the ring as it stands now
-        self._is_current = False
+        self._tree_matches = False
 
     def insert_new(self, slots: np.ndarray) -> None:
         """
@@ -152,7 +152,7 @@ class Sampler:
 
     def catch_up(self) -> None:
         """Bring the tree up to date: with the rows that wait, or after an interrupt with everything."""
-        if not self._is_current:
+        if not self._tree_matches:
             self._compare_with_candidates()
         if self._n_waiting:
             ring = self.candidates.ring
@@ -171,11 +171,11 @@ class Sampler:
         new = drawable[tree_values[drawable] == 0.0]
         self.remove(gone)
         self.insert_new(new)
-        self._is_current = True
+        self._tree_matches = True
 
     def clear(self) -> None:
         """Take all masses away, after the ring was emptied. What it holds then is new. ``max_priority`` stays."""
-        self._is_current = False
+        self._tree_matches = False
         self._n_waiting = 0
         self.candidates.start_over()
         self.tree.clear()
@@ -327,7 +327,7 @@ class Sampler:
         :raises ValueError: if it is not such a state. Discard the sampler after this error
         """
         self.load_max_priority(state)
-        self._is_current = False
+        self._tree_matches = False
         if not keeps_masses:
             return
         self.tree.load(state)
@@ -343,7 +343,7 @@ class Sampler:
         :param slots: in the order in which they were written, int64 of shape (n,)
         :param tree_values: of these slots in the sampler that they come from, see :meth:`tree_values`; 0: none
         """
-        self._is_current = False
+        self._tree_matches = False
         can_be_drawn = np.zeros(self.tree.capacity, np.bool_)
         can_be_drawn[self.candidates.slots()] = True
         is_known = can_be_drawn[slots] & (tree_values > 0.0)

@@ -127,7 +127,8 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
     #: Number of gradient steps from one update of the actor to the next.
     policy_delay: int = 1
 
-    #: Largest size of the batches that go to the device together, bytes. A call of ``train`` with more goes in several parts.
+    #: Largest size of the batches that are drawn before they go to the device together, bytes. A call of ``train`` with more
+    #: goes in several parts. On the device they take up to twice as much, because their number is padded to a power of two.
     max_bytes_ahead: int = 2**28
 
     #: Names of the policy's train states of actors and of critics, whose learning rates follow the schedule.

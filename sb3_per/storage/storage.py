@@ -135,7 +135,7 @@ class Storage:
         """Make what follows from the stores and arrays, and is not saved."""
         self._show_stores()
         # Rows below this one have room.
-        self._n_ready = self._n_rows_with_room()
+        self._room_end = self._n_rows_with_room()
         if self.files is not None:
             _IN_FILES.add(self)
 
@@ -231,7 +231,7 @@ class Storage:
             self.files.reserve(last_row + 1)
         for store in self.stores.values():
             store.reserve(n_transitions, last_row)
-        self._n_ready = self._n_rows_with_room()
+        self._room_end = self._n_rows_with_room()
 
     def _n_rows_with_room(self) -> int:
         return min(store.n_rows_with_room for store in self.stores.values())
@@ -245,7 +245,7 @@ class Storage:
         :raises MemoryError: see :meth:`reserve`; nothing has changed then
         :raises OSError: see :meth:`reserve`; nothing has changed then
         """
-        if row >= self._n_ready:
+        if row >= self._room_end:
             self.reserve(self.n_envs, row)
         obs, next_obs, actions, rewards, dones, timeouts, infos = steps
         if self._only_store is not None:
@@ -408,7 +408,7 @@ class Storage:
 
     def make_read_only(self) -> None:
         """Refuse all writes into the files from now on: they belong to the process that this one was forked from."""
-        self._n_ready = 0  # so that the next write reserves its rows, which is refused
+        self._room_end = 0  # so that the next write reserves its rows, which is refused
         self.actions.flags.writeable = False
         for store in self.stores.values():
             store.make_read_only()
@@ -433,7 +433,7 @@ class Storage:
 
 
 # Attributes that follow from others, see `_prepare`.
-_FOLLOWS = frozenset({"observations", "next_observations", "_only_store", "_n_ready"})
+_FOLLOWS = frozenset({"observations", "next_observations", "_only_store", "_room_end"})
 
 # Storages whose arrays are in files.
 _IN_FILES: "weakref.WeakSet[Storage]" = weakref.WeakSet()

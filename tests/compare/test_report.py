@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sb3_per.compare.report import BEST_RATE, LAST_FIFTH, WHOLE_RUN, Results, answer, comparisons, draw, table
+from sb3_per.compare.report import BEST_RATE, LAST_FIFTH, WHOLE_RUN, Results, comparisons, draw, table, verdict
 from sb3_per.compare.statistics import holm, mean_interval, paired_p
 from sb3_per.compare.task import Arm
 
@@ -30,7 +30,7 @@ def results_of(stock=100.0, twin=100.0, setting=100.0, control=100.0, n_seeds=15
 
 
 def answer_of(results: Results) -> str:
-    return answer(results, comparisons(results))
+    return verdict(results, comparisons(results))
 
 
 def test_the_answer_is_one_of_four_sentences():
@@ -74,7 +74,7 @@ def test_only_the_rate_of_the_task_is_tested():
     rows = comparisons(results)
     (best,) = (row for row in rows if row.endpoint == BEST_RATE and (row.arm.label, row.other.label) == ("A", "stock"))
     assert best.differences.mean() == pytest.approx(30.0) and np.isnan(best.p)
-    assert answer(results, rows).startswith("Cannot tell")
+    assert verdict(results, rows).startswith("Cannot tell")
 
 
 def test_p_values_are_paired_and_corrected_for_all_tests_of_the_table():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sb3_per.persistence.buffer_files import SavedBuffer
-from sb3_per.persistence.generations import manifests_in
+from sb3_per.persistence.generations import manifest_names_in
 from tests.helpers.forks import forked
 from tests.helpers.saved import Player, digest, files_in_manifests, make, names_of, watch_disk
 
@@ -31,7 +31,7 @@ def run(kind: str, path: Path, seed: int, n_saves: int | None, fail_at: int = -1
     log = os.open(path.parent / "log", os.O_CREAT | os.O_APPEND | os.O_RDWR)
     number = (path.parent / "log").read_text().count("begin")
     buffer, saved = make(kind), SavedBuffer(path)
-    if manifests_in(path):
+    if manifest_names_in(path):
         buffer = saved.load(buffer)
     player, left = Player(buffer, seed=seed), [fail_at]
 

@@ -25,7 +25,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.persistence.generations import Manifest, manifests_in, write_part
+from sb3_per.persistence.generations import Manifest, manifest_names_in, write_part
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 GOAL = spaces.Box(-1, 1, (2,), np.float32)
@@ -246,7 +246,7 @@ def names_of(directory: Path) -> set[str]:
 
 def files_in_manifests(directory: Path) -> set[str]:
     """Return the names of all manifests, and of the files that belong to them."""
-    manifests = [Manifest.read(directory / name) for name in manifests_in(directory)]
+    manifests = [Manifest.read(directory / name) for name in manifest_names_in(directory)]
     return {name for manifest in manifests for name in [manifest.name, *(part.name for part in manifest.parts)]}
 
 
@@ -265,7 +265,7 @@ def write_signed(path: Path, text: str) -> None:
 
 def change_arrays(directory: Path, stream: str, change: Callable[[dict[str, np.ndarray]], Any]) -> None:
     """Change the arrays in a stream's first file, and correct all checksums. The directory has only one generation."""
-    (name,) = manifests_in(directory)
+    (name,) = manifest_names_in(directory)
     manifest = Manifest.read(directory / name)
     part = manifest.of_stream(stream)[0]
     arrays = part.read(directory)

@@ -6,7 +6,7 @@ import pytest
 from sb3_per import PrioritizedHerReplayBuffer
 from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
-from sb3_per.persistence.generations import Manifest, manifests_in
+from sb3_per.persistence.generations import Manifest, manifest_names_in
 from tests.helpers.buffers import assert_same_batches, fill, make_buffer
 from tests.helpers.demonstrations import bounded, demonstration_ids, demonstrations, mixed, record
 from tests.helpers.her import Player, make_env, make_her
@@ -39,7 +39,7 @@ def test_demonstrations_are_written_once(tmp_path):
     saved = SavedBuffer(path)
 
     def parts():
-        manifest = Manifest.read(path / manifests_in(path)[0])
+        manifest = Manifest.read(path / manifest_names_in(path)[0])
         return [part.name for part in manifest.of_stream("demonstrations/rows")]
 
     saved.save(buffer)
@@ -158,3 +158,23 @@ def test_saved_observations_of_another_kind_are_refused(tmp_path):
     save_buffer(saved, tmp_path / "b.buffer")
     with pytest.raises(ValueError, match=r"b\.buffer has observation_space"):
         add_saved_demonstrations(make_buffer(5), tmp_path / "b.buffer")
+
+
+def test_an_older_save_is_added_where_the_newest_is_damaged(tmp_path):
+    saved = make_buffer(12)
+    fill([saved], 5)
+    for _ in range(2):
+        save_buffer(saved, tmp_path / "b.buffer")
+        fill([saved], 1)
+    newest = tmp_path / "b.buffer" / manifest_names_in(tmp_path / "b.buffer")[0]
+    newest.write_bytes(newest.read_bytes()[:60])
+    with pytest.warns(UserWarning):
+        assert add_saved_demonstrations(make_buffer(5, demonstration_fraction=0.5), tmp_path / "b.buffer") == 5
+
+
+def test_a_save_without_last_observations_is_refused(tmp_path):
+    saved = make_buffer(12, optimize_memory_usage=True, handle_timeout_termination=False)
+    fill([saved], 5)
+    save_buffer(saved, tmp_path / "b.buffer")
+    with pytest.raises(ValueError, match="was saved with optimize_memory_usage=True"):
+        add_saved_demonstrations(make_buffer(5, demonstration_fraction=0.5), tmp_path / "b.buffer")

@@ -15,7 +15,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERSAC, BufferCheckpointCallback, PrioritizedHerReplayBuffer, latest_checkpoint
-from sb3_per.persistence.generations import manifests_in
+from sb3_per.persistence.generations import manifest_names_in
 from tests.helpers.messages import no_user_warnings
 from tests.helpers.saved import assert_same, names_of, snapshot
 
@@ -57,7 +57,7 @@ def test_latest_checkpoint_finds_the_newest_pair_of_a_run(tmp_path):
     names = sorted(os.listdir(folder))
     statistics = [f"a_vecnormalize_{n}_steps.pkl" for n in (40, 80, 120)]
     assert names == sorted(["a_replay_buffer.buffer", *(f"a_{n}_steps.zip" for n in (40, 80, 120)), *statistics])
-    assert [name.split("-")[2] for name in manifests_in(folder / "a_replay_buffer.buffer")] == [
+    assert [name.split("-")[2] for name in manifest_names_in(folder / "a_replay_buffer.buffer")] == [
         "120.json",
         "80.json",
     ]

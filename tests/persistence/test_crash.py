@@ -22,7 +22,7 @@ import pytest
 import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
-from sb3_per.persistence.generations import manifests_in, numbers_in
+from sb3_per.persistence.generations import manifest_names_in, numbers_in
 from tests.helpers.crash_child import exit_code, warm_up
 from tests.helpers.messages import caught_user_warnings, no_user_warnings
 from tests.helpers.saved import KINDS, Player, digest, files_in_manifests, make, names_of, watch_disk
@@ -35,7 +35,7 @@ def load(kind: str, path: Path) -> Any:
 
 
 def newest(path: Path) -> int:
-    return numbers_in(manifests_in(path)[0])[1]
+    return numbers_in(manifest_names_in(path)[0])[1]
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ def test_two_buffers_share_a_directory(keep, kind, tmp_path, small_files, monkey
         # With keep=1, each save removes the files of the other buffer, which then warns that they are missing.
         assert [warning for warning in caught if keep > 1 or "is missing" not in warning] == []
         saved[i] = digest(player.buffer)
-        names = manifests_in(path)
+        names = manifest_names_in(path)
         assert len(names) == min(keep, i + 1) and names_of(path) == files_in_manifests(path)
         for name in names:
             steps = numbers_in(name)[1]
@@ -535,7 +535,7 @@ def test_a_power_failure_after_a_kill_keeps_the_last_save(n_before, tmp_path):
                 except Killed:
                     killed_at = -1
                     saved = SavedBuffer(path)
-                    buffer = saved.load(make("plain")) if manifests_in(path) else make("plain")
+                    buffer = saved.load(make("plain")) if manifest_names_in(path) else make("plain")
         shutil.rmtree(path)
         assert_nothing_is_lost("plain", events, digests, path)
         if ("done", n_before) in events:

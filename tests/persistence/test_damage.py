@@ -27,8 +27,8 @@ from sb3_per import PrioritizedReplayBuffer
 from sb3_per.buffers.transition_set import TransitionSet
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
-from sb3_per.persistence.generations import FORMAT, DamagedFileError, Manifest, manifests_in, numbers_in, write_part
-from sb3_per.sampling.candidates import AllComplete
+from sb3_per.persistence.generations import FORMAT, DamagedFileError, Manifest, manifest_names_in, numbers_in, write_part
+from sb3_per.sampling.candidates import CompleteTransitions
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Storage
 from tests.helpers.forks import in_fork
@@ -48,7 +48,7 @@ def three_generations(kind: str) -> tuple[dict[str, bytes], dict[str, str]]:
         for i in range(3):
             player.play([20, 3, 5][i])
             saved.save(buffer, num_timesteps=i, keep=3)
-            digests[manifests_in(Path(folder))[0]] = digest(buffer)
+            digests[manifest_names_in(Path(folder))[0]] = digest(buffer)
         return {name: (Path(folder) / name).read_bytes() for name in names_of(Path(folder))}, digests
 
 
@@ -198,7 +198,7 @@ def test_only_an_input_output_error_counts_as_damage(number, tmp_path, monkeypat
     monkeypatch.setattr(os, "stat", broken)
     if number == errno.EIO:
         with pytest.warns(UserWarning, match=r"state-00000003\.npz is damaged: .*Input/output error"):
-            assert digest(load_buffer(make("plain"), path)) == digests[manifests_in(path)[1]]
+            assert digest(load_buffer(make("plain"), path)) == digests[manifest_names_in(path)[1]]
     else:
         with pytest.raises(PermissionError):
             load_buffer(make("plain"), path)
@@ -212,7 +212,7 @@ def test_keep_counts_only_undamaged_generations(tmp_path):
     buffer = saved.load(make("plain"))
     (path / "state-00000002.npz").write_bytes(bytes(100))
     saved.save(buffer, num_timesteps=9, keep=3)
-    assert [numbers_in(name)[1] for name in manifests_in(path)] == [9, 2, 0]
+    assert [numbers_in(name)[1] for name in manifest_names_in(path)] == [9, 2, 0]
 
 
 def test_a_save_writes_damaged_files_again(tmp_path):
@@ -230,7 +230,7 @@ def test_a_save_writes_damaged_files_again(tmp_path):
     assert digest(load_buffer(make("plain"), path)) == digest(buffer)
 
 
-class FaultyCandidates(AllComplete):
+class FaultyCandidates(CompleteTransitions):
     """Candidates that cannot be restored."""
 
     def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
@@ -307,7 +307,7 @@ def test_files_of_this_format_are_loaded(tmp_path):
     assert FORMAT == 1
     Player(buffer, seed=1).add(1)
     saved.save(buffer)
-    assert names & {part.name for part in Manifest.read(saved.path / manifests_in(saved.path)[0]).parts}
+    assert names & {part.name for part in Manifest.read(saved.path / manifest_names_in(saved.path)[0]).parts}
     assert golden.contents(load_buffer(make(golden.KIND, 8), saved.path)) == golden.contents(buffer)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sb3_per import PrioritizedDictReplayBuffer, Proportional
 from sb3_per.monitoring.monitor import DrawRecord
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
-from sb3_per.persistence.generations import Manifest, manifests_in
+from sb3_per.persistence.generations import Manifest, manifest_names_in
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 from tests.helpers.saved import IMAGE, KINDS, Player, assert_same, make, snapshot
 
@@ -121,7 +121,7 @@ def test_increments_equal_a_full_save(script, kind, keep, seed, tmp_path_factory
             player.learn()
         elif action in ("save", "full"):
             assert_round_trip(buffer, make(kind), saved, full=action == "full", keep=keep)
-            assert len(manifests_in(saved.path)) <= keep
+            assert len(manifest_names_in(saved.path)) <= keep
         elif action == "load" and saved.path.exists():
             buffer = saved.load(buffer)
         elif action == "fresh":
