@@ -261,8 +261,9 @@ class Sampler:
         if len(slots) == 0:
             return 0
         priorities, tree_values = self.priorities_and_tree_values(abs_td_errors)
-        self.tree.write(slots, tree_values)
+        # Before the tree: after an interrupt in between, new transitions still have the largest mass.
         self.max_priority = max(self.max_priority, float(priorities[priorities.argmax()]))  # faster than `max`
+        self.tree.write(slots, tree_values)
         return len(slots)
 
     def priorities_and_tree_values(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -289,7 +290,7 @@ class Sampler:
                 raise ValueError(f"{scheme}.priority() gave {priorities.min()}: it must be above 0")
             return priorities, np.ascontiguousarray(priorities)
         if self._has_user_defined_scheme and (priorities < 0.0).any():
-            raise ValueError(f"{scheme}.priority() gave {priorities.min()}: it must be above 0")
+            raise ValueError(f"{scheme}.priority() gave {priorities.min()}: it must not be negative")
         masses = np.ascontiguousarray(scheme.mass(priorities), np.float64)
         if masses.shape != priorities.shape:
             raise ValueError(f"{scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")

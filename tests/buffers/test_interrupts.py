@@ -155,3 +155,21 @@ def test_transitions_after_an_interrupt_do_not_have_the_masses_of_those_that_the
             buffer.add_steps([0], obs, obs, actions, numbers, numbers, numbers)
     assert buffer.transition_ids.ravel().tolist() == [4, 5, 2, 3]
     np.testing.assert_allclose(buffer.masses.ravel(), [1.0, 1.0, 0.010001, 0.010001])
+
+
+def test_new_transitions_have_the_largest_mass_after_an_interrupted_update(monkeypatch):
+    buffer = make_buffer(6, alpha=1.0)
+    fill([buffer], 4)
+    buffer.sample(2)
+    write = buffer.sampler.tree.write
+
+    def write_and_interrupt(slots: np.ndarray, values: np.ndarray) -> None:
+        write(slots, values)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(buffer.sampler.tree, "write", write_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.update_priorities([0], [100.0])
+    fill([buffer], 1)
+    assert buffer.masses[4, 0] == buffer.masses.max() > 100.0

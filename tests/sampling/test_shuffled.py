@@ -53,13 +53,15 @@ def test_a_shuffled_scheme_of_a_user_is_checked_like_the_scheme():
         def mass(self, priority: Any) -> Any:
             return 0.0 * priority
 
+        def new_mass(self, max_priority: float) -> float:
+            return 1.0
+
     class OwnTree(Proportional):
         def make_tree(self, capacity: int) -> SumTree:
             return SumTree(capacity)
 
     for scheme in (Empty(), Shuffled(Empty())):
         buffer = make_buffer(4, scheme=scheme)
-        buffer.scheme.new_mass = lambda _: 1.0
         fill([buffer], 4)
         with pytest.raises(ValueError, match=r"gave 0\.0: it must be above 0"):
             buffer.update_priorities(buffer.sample(4).indices, np.ones(4))
