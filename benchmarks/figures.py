@@ -140,6 +140,12 @@ _HALFCHEETAH = "HalfCheetah-v5, 100,000 steps | `continuous` | one rate | defaul
 FIGURES: dict[str, Callable[[], str]] = {
     "many environments gain": many_environments,
     "many environments gain short": lambda: value(many_environments()),
+    "plane gain": lambda: studied("plane", "defaults | uniform | mean over the tasks", _FACTOR),
+    "plane gain short": lambda: value(studied("plane", "defaults | uniform | mean over the tasks", _FACTOR), 2),
+    "plane shuffled": lambda: studied("plane", "defaults | shuffled, defaults | mean over the tasks", _FACTOR),
+    "plane no weights": lambda: studied("plane", "no weights | uniform | mean over the tasks", _FACTOR),
+    "plane no weights short": lambda: value(studied("plane", "no weights | uniform | mean over the tasks", _FACTOR), 2),
+    "plane no weights shuffled": lambda: studied("plane", "no weights | shuffled, no weights | mean over the tasks", _FACTOR),
     # speed
     "draw less": lambda: less("speed", "sample 256"),
     "draw ratio": lambda: times("speed", "sample 256"),
