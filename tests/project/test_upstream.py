@@ -73,8 +73,8 @@ def test_upstream_tests_pass(package, tmp_path):
     failed = set(re.findall(r"^(?:FAILED|ERROR) (\S+?::\S+)", done.stdout, re.M))
     unknown = [test for test in failed if re.search(r"::(\w+)", test)[1] not in KNOWN]
     if unknown:
-        # Once more, alone: test_save_load_policy of sb3-contrib replaces the counters of CrossQ's batch norm by random integers
-        # below 10, and fails where one of two is the same as before, in a fifth of all runs.
+        # Once more, alone: test_save_load_policy of sb3-contrib replaces the counters of CrossQ's batch norm by random
+        # integers below 10, and fails where one of two is the same as before, in a fifth of all runs.
         for _ in range(4):
             again = subprocess.run([*command[: -len(files)], *unknown], cwd=tests, capture_output=True, text=True)
             if again.returncode == 0:
