@@ -32,7 +32,7 @@ def train() -> None:
         model = PERSAC.load(checkpoint.model, VecNormalize.load(str(checkpoint.vec_normalize), make_vec_env("Pendulum-v1")))
         model.load_replay_buffer(checkpoint.buffer)
     else:
-        model = PERSAC("MlpPolicy", VecNormalize(make_vec_env("Pendulum-v1")), learning_rate=1e-3, seed=0)
+        model = PERSAC("MlpPolicy", VecNormalize(make_vec_env("Pendulum-v1"), norm_reward=False), learning_rate=1e-3, seed=0)
     eval_env = VecNormalize(make_vec_env("Pendulum-v1"), training=False, norm_reward=False)
     evaluate = EvalCallback(eval_env, eval_freq=EVERY, log_path=f"{FOLDER}/from_{model.num_timesteps:06}", verbose=0)
     callbacks = [evaluate, BufferCheckpointCallback(EVERY, FOLDER, save_vecnormalize=True)]
