@@ -355,8 +355,8 @@ def with_settings(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", setting
     made = _around(cls, buffer, all_settings, buffer.ring, buffer.storage, folder)
     # Masses are valid only with the same scheme, and where they belong to the same thing.
     has_same_scheme = made.scheme.equals(buffer.scheme)
-    has_same_unit = made.sampler.candidates.mass_owner == buffer.sampler.candidates.mass_owner
-    keeps_masses = has_same_scheme and has_same_unit
+    has_same_owner = made.sampler.candidates.mass_owner == buffer.sampler.candidates.mass_owner
+    keeps_masses = has_same_scheme and has_same_owner
     made.demonstrations.take_over(buffer.demonstrations, keeps_masses)
     made.load(buffer.state(), keeps_masses)
     return made

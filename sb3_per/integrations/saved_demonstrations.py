@@ -2,7 +2,6 @@
 
 import importlib.util
 import warnings
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from gymnasium import spaces
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.integrations.minari import from_minari
 from sb3_per.persistence.buffer_files import KINDS, describe_space, load_buffer
-from sb3_per.persistence.generations import DamagedFileError, Manifest, manifest_names_in, reading
+from sb3_per.persistence.generations import Manifest, manifest_names_in, reading, whole_generations
 
 # Kinds of buffers that demonstrations can come from, as they are named in files.
 _KINDS: dict[str, Any] = {
@@ -67,12 +66,8 @@ def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) 
 
 def _newest_whole_manifest(directory: Path) -> Path:
     """Find the newest manifest that is not damaged, or the newest one if all are."""
-    manifests = [directory / name for name in manifest_names_in(directory)]
-    for manifest in manifests:
-        with suppress(DamagedFileError):
-            Manifest.read(manifest)
-            return manifest
-    return manifests[0]
+    whole = [manifest.name for manifest in whole_generations(directory, with_contents=False)]
+    return directory / (whole or manifest_names_in(directory))[0]
 
 
 def _empty_buffer_for(manifest: Path, buffer: PrioritizedReplayBuffer) -> PrioritizedReplayBuffer:

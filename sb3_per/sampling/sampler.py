@@ -285,12 +285,13 @@ class Sampler:
             )
         if len(priorities) and not priorities[priorities.argmax()] < np.inf:  # the position of a NaN, if there is one
             raise ValueError(f"{scheme}.priority() gave {priorities.max()}: it must be finite")
+        if self._has_user_defined_scheme:
+            least = priorities.min(initial=np.inf)
+            # `mass` may make a mass of a priority of 0; a tree of ranks could not draw it.
+            if least < 0.0 or (least == 0.0 and scheme.only_order_counts):
+                raise ValueError(f"{scheme}.priority() gave {least}: it must be above 0")
         if scheme.only_order_counts:
-            if self._has_user_defined_scheme and not (priorities > 0.0).all():
-                raise ValueError(f"{scheme}.priority() gave {priorities.min()}: it must be above 0")
             return priorities, np.ascontiguousarray(priorities)
-        if self._has_user_defined_scheme and (priorities < 0.0).any():
-            raise ValueError(f"{scheme}.priority() gave {priorities.min()}: it must not be negative")
         masses = np.ascontiguousarray(scheme.mass(priorities), np.float64)
         if masses.shape != priorities.shape:
             raise ValueError(f"{scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")
