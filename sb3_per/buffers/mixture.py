@@ -227,9 +227,10 @@ class Mixture:
         n = self._n_experience_in(batch_size)
         if n == batch_size:
             return self.experience.draw(batch_size, series_progress)
-        experience = Drawn(NO_SLOTS, np.empty(0), 0)
         if n > 0:
             experience = self.experience.draw(n, series_progress)
+        else:
+            experience = Drawn(NO_SLOTS, np.empty(0), 0)
         demonstrations = self.demonstrations.draw(batch_size - n)
         share = (batch_size - n) / batch_size
         n_candidates = self.experience.sampler.candidates.n
@@ -285,11 +286,11 @@ class Mixture:
         demonstrations = self.demonstrations.read(
             Drawn(drawn.slots[n:], drawn.relative_probabilities[n:], len(drawn.slots) - n)
         )
-        demonstrations = demonstrations._replace(ids=demonstrations.ids + FIRST_ID)
+        demonstrations.ids[:] += FIRST_ID
         if n == 0:
             return demonstrations
         experience = self.experience.read(Drawn(drawn.slots[:n], drawn.relative_probabilities[:n], n))
-        return RawBatch(*(join(a, b) for a, b in zip(experience, demonstrations, strict=True)))
+        return RawBatch(*map(join, experience, demonstrations))
 
     def are_demonstrations(self, drawn: Drawn) -> np.ndarray | None:
         """
@@ -331,16 +332,16 @@ class Mixture:
         n = len(ids) - int(np.count_nonzero(is_demonstration))
         if n == len(ids):
             return self.experience.update(ids, td_errors)
-        if is_demonstration[:n].any():  # otherwise they come last, as in a batch: slices are faster than masks
+        if np.count_nonzero(is_demonstration[:n]):  # otherwise they come last, as in a batch: slices are faster than masks
             order = np.argsort(is_demonstration, kind="stable")
             ids = ids[order]
             td_errors = td_errors[order]
-        slots, abs_td_errors = self._checked_demonstrations(ids[n:] - FIRST_ID, td_errors[n:])
-        self.demonstrations.sampler.priorities_and_tree_values(abs_td_errors)  # raises for what must not be written
+        slots, priorities, tree_values = self._checked_demonstrations(ids[n:] - FIRST_ID, td_errors[n:])
         n_written = self.experience.update(ids[:n], td_errors[:n])
-        return n_written + self.demonstrations.sampler.update(slots, abs_td_errors)
+        self.demonstrations.sampler.update(slots, priorities, tree_values)
+        return n_written + len(slots)
 
-    def _checked_demonstrations(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _checked_demonstrations(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """See :meth:`TransitionSet.checked_update`. Messages name the ids that the caller knows."""
         try:
             return self.demonstrations.checked_update(ids, td_errors)

@@ -270,18 +270,19 @@ class TransitionSet:
         :raises IndexError: for an id that was never issued
         :raises ValueError: for a TD error that is NaN or infinite. Nothing has changed in either case
         """
-        slots, abs_td_errors = self.checked_update(ids, td_errors)
-        return self.sampler.update(slots, abs_td_errors)
+        slots, priorities, tree_values = self.checked_update(ids, td_errors)
+        self.sampler.update(slots, priorities, tree_values)
+        return len(slots)
 
-    def checked_update(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def checked_update(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """
-        Find the slots of ids, leave out stale ones, and check everything. Nothing changes.
+        Find the slots of ids without those that are stale or cannot be drawn, and compute their priorities. Nothing changes.
 
         :param ids: as in :meth:`update`
         :param td_errors: as in :meth:`update`
-        :return: slots, int64 of shape (m,), and ``|td|``, float64 of shape (m, n_critics)
+        :return: slots, int64, priorities and tree values, float64, all of shape (m,)
         :raises IndexError: for an id that was never issued
-        :raises ValueError: for a TD error that is NaN or infinite
+        :raises ValueError: for a TD error that is NaN or infinite, or a priority that is not allowed
         """
         ring = self.ring
         slots = np.empty_like(ids)
@@ -291,7 +292,10 @@ class TransitionSet:
         )
         if bad >= 0:
             raise self._bad_update(int(ids[bad]), td_errors[bad])
-        return slots[:n], abs_td_errors[:n]
+        slots, abs_td_errors = self.sampler.candidates.only_candidates(slots[:n], abs_td_errors[:n])
+        if len(slots) == 0:  # a scheme need not work with nothing
+            return slots, np.empty(0), np.empty(0)
+        return slots, *self.sampler.priorities_and_tree_values(abs_td_errors)
 
     def _bad_update(self, transition_id: int, td_errors: np.ndarray) -> Exception:
         """Say what is wrong with an id or its TD errors."""

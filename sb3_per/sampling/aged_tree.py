@@ -9,7 +9,7 @@ steps, each counts its own steps, and the newest steps of all environments are e
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,24 +18,13 @@ from sb3_per.sampling.sum_tree import SumTree, draw_slots, write_masses
 from sb3_per.storage.ring import Ring
 from sb3_per.utils.compiled import kernel
 
-
-class Ages(NamedTuple):
-    """
-    What the factors of age follow from.
-
-    :param newest: slot of age 0 of each environment, int64 of shape (n_envs,)
-    :param capacity: number of slots
-    :param factor: factor of age 0
-    :param table: exp(-rate age) for all ages below ``2 ** bits``, and then for all multiples of this, because two reads are
-        faster than ``exp``
-    :param bits: see ``table``
-    """
-
-    newest: np.ndarray
-    capacity: int
-    factor: float
-    table: np.ndarray
-    bits: int
+# What the factors of age follow from. A plain tuple, because a kernel takes 2 us longer to read a named one.
+# - the slot of age 0 of each environment, int64 of shape (n_envs,)
+# - the number of slots
+# - the factor of age 0
+# - exp(-rate age) for all ages below ``2 ** bits``, and then for all multiples of this: two reads are faster than ``exp``
+# - these bits
+Ages = tuple[np.ndarray, int, float, np.ndarray, int]
 
 
 # Largest logarithm of a factor in the tree. The largest mass times this factor, times the number of slots, is finite.
@@ -52,13 +41,15 @@ def _times_factors(slots: np.ndarray, masses: np.ndarray, is_divided: bool, ages
     :param is_divided: whether to divide
     :param ages: says the age of each slot
     """
-    n_envs, n_fine = ages.newest.size, 1 << ages.bits
+    newest, capacity, factor_of_newest, table, bits = ages
+    n_envs = newest.size
+    n_fine = 1 << bits
     for i in range(slots.size):
-        age = ages.newest[slots[i] % n_envs if n_envs > 1 else 0] - slots[i]
-        age = age if age >= 0 else age + ages.capacity
+        age = newest[slots[i] % n_envs if n_envs > 1 else 0] - slots[i]
+        age = age if age >= 0 else age + capacity
         if masses[i] > 0.0:
-            of_age = ages.table[age & (n_fine - 1)] * ages.table[n_fine + (age >> ages.bits)]
-            factor = max(ages.factor * of_age, LEAST_MASS)
+            of_age = table[age & (n_fine - 1)] * table[n_fine + (age >> bits)]
+            factor = max(factor_of_newest * of_age, LEAST_MASS)
             masses[i] = max(masses[i] / factor if is_divided else masses[i] * factor, LEAST_MASS)
 
 
@@ -81,17 +72,18 @@ def _write_aged(
     :param has_new_factors: whether slots have other factors than before; otherwise factors change only where a slot becomes
         a candidate, or no longer is
     """
+    capacity = ages[1]
     aged = masses.copy()
     for i in range(slots.size):
-        if not 0 <= slots[i] < ages.capacity:
+        if not 0 <= slots[i] < capacity:
             return i
         has_new_factors |= (sums[slots[i]] > 0.0) != (masses[i] > 0.0)
     _times_factors(slots, aged, False, ages)
-    result = write_masses(sums, starts, ages.capacity, slots, aged)
+    result = write_masses(sums, starts, capacity, slots, aged)
     if has_new_factors and result == ALL_WRITTEN:
         factors = np.sign(masses)
         _times_factors(slots, factors, False, ages)
-        write_masses(factor_sums, starts, ages.capacity, slots, factors)
+        write_masses(factor_sums, starts, capacity, slots, factors)
     return result
 
 
@@ -143,7 +135,7 @@ class AgedTree(MassTree):
         n_envs = self.ring.n_envs
         newest = (self.ring.next_steps * n_envs - 1) % self.capacity
         shrink = math.exp(-self.rate * (lead * n_envs))
-        return shrink, Ages(newest, self.capacity, 1.0 / shrink, *self._table)
+        return shrink, (newest, self.capacity, 1.0 / shrink, *self._table)
 
     def _count_ages(self, lead: int, masses: SumTree, factors: SumTree) -> None:
         """
@@ -248,10 +240,11 @@ class AgedTree(MassTree):
 
     def draw(self, uniforms: np.ndarray, stratified: bool, n_candidates: int) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`MassTree.draw`. N P leaves out the factor of age."""
-        self._require_mass()
+        masses = self._masses
+        if not masses.sums[-1] > 0.0:
+            self._require_mass()
         slots = np.empty(len(uniforms), np.int64)
         relative_probabilities = np.empty(len(uniforms))
-        masses = self._masses
         _draw_aged(masses.sums, masses.starts, uniforms, stratified, self._scale(), slots, relative_probabilities, self._ages)
         return slots, relative_probabilities
 

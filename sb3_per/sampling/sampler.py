@@ -247,24 +247,20 @@ class Sampler:
 
     # ---- update
 
-    def update(self, slots: np.ndarray, abs_td_errors: np.ndarray) -> int:
+    def update(self, slots: np.ndarray, priorities: np.ndarray, tree_values: np.ndarray) -> None:
         """
-        Set priorities. Of repeated slots the last one counts; slots that cannot be drawn are skipped.
+        Set priorities. Of repeated slots the last one counts.
 
-        :param slots: slots of complete transitions, int64 of shape (n,)
-        :param abs_td_errors: ``|td|``, finite float64 of shape (n, n_critics)
-        :return: number of slots that were written
-        :raises ValueError: for a priority that is NaN or infinite; nothing has changed then
+        :param slots: slots that can be drawn, int64 of shape (n,)
+        :param priorities: from :meth:`priorities_and_tree_values`, as the next ones, shape (n,)
+        :param tree_values: what the tree takes for them
         """
-        self.catch_up()  # before `max_priority` changes
-        slots, abs_td_errors = self.candidates.only_candidates(slots, abs_td_errors)
         if len(slots) == 0:
-            return 0
-        priorities, tree_values = self.priorities_and_tree_values(abs_td_errors)
+            return
+        self.catch_up()  # before `max_priority` changes
         # Before the tree: after an interrupt in between, new transitions still have the largest mass.
         self.max_priority = max(self.max_priority, float(priorities[priorities.argmax()]))  # faster than `max`
         self.tree.write(slots, tree_values)
-        return len(slots)
 
     def priorities_and_tree_values(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """

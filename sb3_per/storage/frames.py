@@ -87,14 +87,24 @@ class FrameStore(ObservationStore):
         :param observations: shape (T, k, ...)
         :param next_observations: in the same shape
         """
-        if rows.size == 0:
-            return
+        if rows.size:
+            self._write_from(rows[0], envs, observations, next_observations)
+
+    def write_row(self, row: int, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        """See :class:`~sb3_per.storage.store.ObservationStore`."""
+        self._write_from(row, self._all_envs, observations[None], next_observations[None])
+
+    def _write_from(
+        self, row: int | np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray
+    ) -> None:
+        """Store successive steps, the first of them in this row, or in a row for each environment. See :meth:`write`."""
         # The kernel writes to addresses, which nothing checks: make room for what is written, whatever was reserved.
-        n_transitions = len(rows) * len(envs)
+        n_transitions = len(observations) * len(envs)
         self.pool.reserve(2 * self.n_frames * n_transitions)
-        frames, next_frames = self._as_frames(observations), self._as_frames(next_observations)
-        self._table.cursors[envs, 0] = rows[0]
-        first = encode(frames, next_frames, envs, self._table, self.pool.memory, self.pool.counter)
+        frames = self._as_frames(observations)
+        next_frames = self._as_frames(next_observations)
+        self._table.cursors[envs, 0] = row
+        first = encode(frames, next_frames, envs, tuple(self._table), self.pool.memory, self.pool.counter)
         self.pool.release(first)
         if not self._is_judged:
             self._judge(n_transitions)
@@ -239,7 +249,7 @@ class FrameStore(ObservationStore):
                 self._table.last_numbers[e] = _numbers_of(self.references[held[-1], e, self.n_frames :], oldest)
         self._is_judged = True
         if self._table.cursors[:, 1].any():
-            self.pool.release(least_needed(self._table, end))
+            self.pool.release(least_needed(self._table.lowest, self._table.cursors, end))
 
     @property
     def nbytes(self) -> int:

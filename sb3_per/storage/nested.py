@@ -54,7 +54,11 @@ def join(first: Any, second: Any) -> Any:
     :param second: the same for other rows
     :return: the rows of both, in this order
     """
-    return map_arrays(lambda a, b: np.concatenate([a, b]), first, second)
+    return map_arrays(_concatenate, first, second)
+
+
+def _concatenate(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.concatenate((first, second))
 
 
 def flat(stored: np.ndarray) -> np.ndarray:

@@ -234,7 +234,7 @@ class Storage:
         self._room_end = self._n_rows_with_room()
 
     def _n_rows_with_room(self) -> int:
-        return min(store.n_rows_with_room for store in self.stores.values())
+        return min([store.n_rows_with_room for store in self.stores.values()])
 
     def write_row(self, row: int, steps: Steps) -> None:
         """
