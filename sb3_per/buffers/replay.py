@@ -217,8 +217,8 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :param reward: rewards, shape (n_envs,)
         :param done: ends of episodes, shape (n_envs,)
         :param infos: one dictionary per environment
-        :param td_errors: of these transitions, shape (n_envs,) or (n_envs, n_critics), which become their priorities. Needs
-            ``initial_priority="td_error"``
+        :param td_errors: of these transitions, shape (n_envs,) or (n_envs, n_critics), which become their priorities but do
+            not raise ``max_priority``. Needs ``initial_priority="td_error"``
         :raises ValueError: for another shape, values that are not numbers, or a reward that is NaN or infinite; nothing is
             stored then
         """

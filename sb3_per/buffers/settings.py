@@ -133,7 +133,7 @@ class BufferSettings:
 
     def _check_age_decay(self, scheme: PriorityScheme) -> None:
         """Refuse what has no meaning together with ``age_decay``."""
-        if scheme.only_order_counts:
+        if scheme.ranks_priorities:
             raise NotImplementedError(
                 f"age_decay={self.age_decay} with scheme={scheme} is not supported: the masses of ranks are not in proportion "
                 "to a priority"

@@ -48,8 +48,8 @@ class DrawSource(Protocol):
     def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
         """Draw slots by mass."""
 
-    def read(self, drawn: Drawn) -> RawBatch:
-        """Read drawn slots."""
+    def read(self, drawn: Drawn) -> Any:
+        """Read drawn slots: a :class:`RawBatch`; of sequences a :class:`~sb3_per.buffers.window_set.WindowBatch`."""
 
     def update(self, ids: np.ndarray, td_errors: np.ndarray) -> int:
         """Set priorities, and return how many ids were not stale."""

@@ -81,7 +81,7 @@ class Sampler:
         #: whether draws are those of SB3's own buffer, with the same random numbers
         self.draws_as_sb3 = scheme.may_draw_as_sb3 and self._draws_from_whole_tree and not settings.stratified and not has_age
         #: largest value that the tree takes: of a mass, or of a priority that is ranked
-        self.largest_tree_value = np.inf if scheme.only_order_counts else scheme.largest_mass
+        self.largest_tree_value = np.inf if scheme.ranks_priorities else scheme.largest_mass
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         # Newest rows of all environments that are not in the tree yet.
@@ -126,7 +126,7 @@ class Sampler:
         if len(slots) == 0:
             return
         scheme = self.scheme
-        new = np.inf if scheme.only_order_counts else scheme.new_mass(self.max_priority)
+        new = np.inf if scheme.ranks_priorities else scheme.new_mass(self.max_priority)
         if not LEAST_MASS <= new <= self.largest_tree_value:
             raise ValueError(f"{scheme}.new_mass() gave {new}: it must be above 0 and at most {self.largest_tree_value}")
         self.tree.insert(slots, np.full(len(slots), new, np.float64))
@@ -284,9 +284,9 @@ class Sampler:
         if self._has_user_defined_scheme:
             least = priorities.min(initial=np.inf)
             # `mass` may make a mass of a priority of 0; a tree of ranks could not draw it.
-            if least < 0.0 or (least == 0.0 and scheme.only_order_counts):
+            if least < 0.0 or (least == 0.0 and scheme.ranks_priorities):
                 raise ValueError(f"{scheme}.priority() gave {least}: it must be above 0")
-        if scheme.only_order_counts:
+        if scheme.ranks_priorities:
             return priorities, np.ascontiguousarray(priorities)
         masses = np.ascontiguousarray(scheme.mass(priorities), np.float64)
         if masses.shape != priorities.shape:

@@ -76,7 +76,7 @@ class PriorityScheme:
     may override for another draw          ``reduce``, ``mass``, ``new_mass``, ``make_tree``
     may override for another update        ``weights``, ``loss`` with ``jax_loss`` (and ``replaces_loss = True``)
     may set                                ``importance_sampling``, ``draws_uniformly``
-    leave as they are                      ``only_order_counts``, ``may_draw_as_sb3``, ``largest_mass``, ``settings``
+    leave as they are                      ``ranks_priorities``, ``may_draw_as_sb3``, ``largest_mass``, ``settings``
     ====================================== ===========================================================================
 
     Keep each argument of the constructor in a public attribute of the same name. All public attributes are settings: they show
@@ -101,7 +101,7 @@ class PriorityScheme:
 
     #: Whether only the order of the priorities counts. The tree takes priorities then, infinity for new transitions, and
     #: :meth:`mass` and :meth:`new_mass` are not called.
-    only_order_counts: bool = False
+    ranks_priorities: bool = False
 
     #: Largest mass that a transition may come with.
     largest_mass: float = LARGEST_MASS
@@ -306,7 +306,7 @@ class RankBased(PriorityScheme):
     :raises ValueError: for a negative alpha, or an unknown reduction
     """
 
-    only_order_counts = True
+    ranks_priorities = True
 
     def __init__(self, alpha: float = 0.7, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
@@ -446,7 +446,7 @@ class Shuffled(PriorityScheme):
         self.importance_sampling = scheme.importance_sampling
         self.draws_uniformly = scheme.draws_uniformly
         self.may_draw_as_sb3 = scheme.may_draw_as_sb3
-        self.only_order_counts = scheme.only_order_counts
+        self.ranks_priorities = scheme.ranks_priorities
         self.largest_mass = scheme.largest_mass
         self.replaces_loss = scheme.replaces_loss
 
@@ -595,7 +595,7 @@ def try_scheme(scheme: PriorityScheme) -> None:
         raise ValueError(
             f"{scheme}.mass() gave {scheme.mass(priorities)}: with draws_uniformly = True, all masses must be equal"
         )
-    new_mass = 1.0 if scheme.only_order_counts else scheme.new_mass(1.0)
+    new_mass = 1.0 if scheme.ranks_priorities else scheme.new_mass(1.0)
     if not LEAST_MASS <= new_mass <= scheme.largest_mass:
         raise ValueError(f"{scheme}.new_mass() gave {new_mass}: it must be above 0 and at most {scheme.largest_mass}")
     weights = np.asarray(scheme.weights(np.array([0.5, 1.0]), 0.5))

@@ -83,7 +83,7 @@ class ArrayStore(ObservationStore):
             rows_will_be_needed(array.ctypes.data, self._slot_bytes, np.ascontiguousarray(slots).reshape(-1))
         return array.reshape(-1, *array.shape[2:]).take(slots, axis=0)
 
-    def shown(self, shape: tuple[int, ...], dtype: np.dtype, is_next: bool) -> Any:
+    def as_sb3_array(self, shape: tuple[int, ...], dtype: np.dtype, is_next: bool) -> Any:
         """Show the array itself."""
         return self.next_observations if is_next else self.observations
 
@@ -96,7 +96,7 @@ class ArrayStore(ObservationStore):
         :return: a new store in RAM, or this one in files
         """
         if self.files is not None:
-            self.shown(array.shape, array.dtype, is_next)[...] = array
+            self.as_sb3_array(array.shape, array.dtype, is_next)[...] = array
             return self
         other = copy.copy(self)
         if is_next:

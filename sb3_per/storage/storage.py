@@ -142,21 +142,21 @@ class Storage:
     def _show_stores(self) -> None:
         """Let the attributes of SB3's buffers show what the stores hold."""
         #: observations and next observations as SB3's buffers show them
-        self.observations = self._shown("observations", is_next=False)
+        self.observations = self._as_sb3_arrays("observations", is_next=False)
         self.next_observations = None
         if not self.layout.shares_next_obs:
-            self.next_observations = self._shown("next_observations", is_next=True)
+            self.next_observations = self._as_sb3_arrays("next_observations", is_next=True)
         # Saves the dictionary in the usual case.
         self._only_store = self.stores.get(None)
 
-    def _shown(self, name: str, is_next: bool) -> Any:
-        shown = {}
+    def _as_sb3_arrays(self, name: str, is_next: bool) -> Any:
+        arrays = {}
         for key, store in self.stores.items():
             shape = (self.n_rows, self.n_envs, *self.layout.shapes[key])
-            shown[key] = store.shown(shape, self.layout.dtypes[key], is_next)
-        if None in shown:
-            return shown[None]
-        return KeyedArrays(shown, weakref.WeakMethod(self.assign), name)
+            arrays[key] = store.as_sb3_array(shape, self.layout.dtypes[key], is_next)
+        if None in arrays:
+            return arrays[None]
+        return KeyedArrays(arrays, weakref.WeakMethod(self.assign), name)
 
     @property
     def array_stores(self) -> dict[str | None, ArrayStore]:

@@ -86,7 +86,7 @@ class ObservationStore(ABC):
 
     # ---- as arrays
 
-    def shown(self, shape: tuple[int, ...], dtype: np.dtype, is_next: bool) -> Any:
+    def as_sb3_array(self, shape: tuple[int, ...], dtype: np.dtype, is_next: bool) -> Any:
         """
         Show the observations as an attribute of SB3's buffers.
 

@@ -78,7 +78,7 @@ def test_a_changed_scheme_resets_all_priorities_to_the_maximum(kind, changed):
     after = type(buffer).from_replay_buffer(buffer, **changed)
     np.testing.assert_array_equal(after.masses > 0, can_be_drawn)
     written = after.sampler.tree_values().reshape(can_be_drawn.shape)
-    new = np.inf if after.scheme.only_order_counts else after.scheme.new_mass(after.max_priority)
+    new = np.inf if after.scheme.ranks_priorities else after.scheme.new_mass(after.max_priority)
     assert (written[can_be_drawn] == new).all()
 
 
