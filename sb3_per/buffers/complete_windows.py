@@ -38,8 +38,8 @@ class Changes(NamedTuple):
     n_looked_at: np.ndarray
     #: oldest step that may be an anchor, afterwards
     oldest_admitted: int
-    #: number of steps that were looked at
-    n_steps: int
+    #: step before which all were looked at
+    looked_at_until: int
 
 
 class CompleteWindows(Marked):
@@ -178,7 +178,7 @@ class CompleteWindows(Marked):
         # Plain assignments only: see Invariants in the developer guide.
         self._n_looked_at = changes.n_looked_at
         self.oldest_admitted = changes.oldest_admitted
-        self._n_known = changes.n_steps
+        self._n_known = changes.looked_at_until
 
     def _forget_windows(self) -> None:
         """Look for all complete windows anew."""

@@ -7,13 +7,15 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 
-from sb3_per.buffers.kernels import LARGEST_REWARD, are_finite
 from sb3_per.sampling.mass_tree import LEAST_MASS, as_batch
 from sb3_per.storage.nested import map_arrays
 from sb3_per.storage.storage import Steps, Storage
+from sb3_per.utils.compiled import kernel
 
 # Types of errors and rewards that kernels take.
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+# Largest reward that is finite as the float32 that is stored.
+_LARGEST_REWARD = float(np.finfo(np.float32).max)
 # Types of NumPy that hold real numbers.
 _NUMBERS = frozenset(map(np.dtype, ("?", *"bhilqBHILQefd")))
 
@@ -49,7 +51,7 @@ def checked_row(
             and actions.shape == action_shape
             and rewards.shape == dones.shape == shape
             and _NUMBERS.issuperset((obs.dtype, next_obs.dtype, actions.dtype, rewards.dtype, dones.dtype))
-            and (abs(rewards.item()) <= LARGEST_REWARD if storage.n_envs == 1 else _are_finite(rewards))
+            and (abs(rewards.item()) <= _LARGEST_REWARD if storage.n_envs == 1 else _are_finite(rewards))
         ):
             return Steps(obs, next_obs, actions, rewards, dones, timeouts, None)
     except (AttributeError, TypeError):
@@ -115,10 +117,19 @@ def _fit_observations(name: str, given: Any, shape: tuple[int, ...], storage: St
     return map_arrays(lambda stored, part: _fit(name, part, shape, stored), storage.observations, given)
 
 
+@kernel
+def _are_finite_floats(rewards: np.ndarray) -> bool:
+    """Whether floats of shape (n,) are all finite as float32."""
+    for reward in rewards:
+        if not abs(reward) <= _LARGEST_REWARD:
+            return False
+    return True
+
+
 def _are_finite(rewards: np.ndarray) -> bool:
     """Whether all rewards are finite as float32."""
     if rewards.dtype in _FLOATS and rewards.ndim == 1:
-        return bool(are_finite(rewards))  # takes a tenth of the time
+        return bool(_are_finite_floats(rewards))  # takes a tenth of the time
     return bool((np.abs(rewards) <= np.finfo(np.float32).max).all())
 
 

@@ -1,5 +1,5 @@
 """
-Kernels that check rewards, read the numbers of a batch, and find the slots of an update.
+Kernels that read the numbers of a batch, and find the slots of an update.
 
 They write to arrays that the caller makes: numba takes longer to return one.
 """
@@ -8,22 +8,6 @@ import numpy as np
 
 from sb3_per.storage.ring import first_id_of_lap, id_in_slot, lap_start, row_of_step
 from sb3_per.utils.compiled import kernel, prefetch
-
-#: largest reward that is finite as the float32 that is stored
-LARGEST_REWARD = float(np.finfo(np.float32).max)
-
-
-@kernel
-def are_finite(rewards: np.ndarray) -> bool:
-    """
-    Whether all rewards are finite as float32.
-
-    :param rewards: floats, shape (n,)
-    """
-    for reward in rewards:
-        if not abs(reward) <= LARGEST_REWARD:
-            return False
-    return True
 
 
 @kernel

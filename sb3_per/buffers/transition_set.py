@@ -359,4 +359,4 @@ class TransitionSet:
         slots = np.concatenate([no_slots, *new_slots])
         known = tree_values[np.concatenate([no_slots, *old_slots])] if keeps_masses else np.zeros(len(slots))
         self.sampler.load_tree_values(slots, known)
-        self.sampler.load_max_priority(other.sampler.state(0))
+        self.sampler.load_max_priority(other.sampler.max_priority)

@@ -167,7 +167,7 @@ class WindowSet(TransitionSet):
         prefix_places = lay_out(first_places, prefix_lengths, self.complete_windows.burn_in, n_envs, capacity)
 
         # The observation before the first step, then the one after each step.
-        observations = self.storage.read_next_observations(np.concatenate((slots, places.reshape(-1))))
+        observations = self.storage.read_observations(np.concatenate((slots, places.reshape(-1))), is_next=True)
         first_observations = self.storage.read_observations(slots)
         map_arrays(lambda array, first: np.copyto(array[: len(slots)], first), observations, first_observations)
         return WindowBatch(

@@ -89,8 +89,8 @@ class AgeDraw(MassTree):
     def write(self, slots: np.ndarray, values: np.ndarray) -> None:
         """Do nothing: the ring says which slots can be drawn."""
 
-    def read(self, slots: np.ndarray) -> np.ndarray:
-        """See :meth:`MassTree.read`."""
+    def masses_at(self, slots: np.ndarray) -> np.ndarray:
+        """See :meth:`MassTree.masses_at`."""
         self._catch_up()
         ends, newest, counts = self._runs
         runs = slots % len(ends)
@@ -100,7 +100,7 @@ class AgeDraw(MassTree):
 
     def values(self) -> np.ndarray:
         """1 for every slot that can be drawn, see :meth:`MassTree.values`."""
-        return np.asarray(np.sign(self.read(np.arange(self.capacity))))
+        return np.asarray(np.sign(self.masses_at(np.arange(self.capacity))))
 
     def find(self, prefix_sums: np.ndarray) -> np.ndarray:
         """See :meth:`MassTree.find`."""

@@ -9,7 +9,6 @@ steps, each counts its own steps, and the newest steps of all environments are e
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -187,14 +186,14 @@ class AgedTree(MassTree):
         """Sum of p^alpha exp(-c age / capacity) over the slots that can be drawn."""
         return self._masses.total * self._shrink
 
-    def read(self, slots: np.ndarray) -> np.ndarray:
-        """See :meth:`MassTree.read`."""
-        masses = self._masses.read(slots)
+    def masses_at(self, slots: np.ndarray) -> np.ndarray:
+        """See :meth:`MassTree.masses_at`."""
+        masses = self._masses.masses_at(slots)
         return np.where(masses > 0.0, np.maximum(masses * self._shrink, LEAST_MASS), 0.0)
 
     def _without_age(self, slots: np.ndarray) -> np.ndarray:
         """Read p^alpha of slots, shape (n,)."""
-        masses = self._masses.read(slots)
+        masses = self._masses.masses_at(slots)
         _times_factors(slots, masses, True, self._ages)
         return masses
 
@@ -220,13 +219,6 @@ class AgedTree(MassTree):
     def state(self, n_slots: int) -> dict[str, np.ndarray]:
         """p^alpha of the slots, see :meth:`MassTree.state`."""
         return {"masses": self.values()[:n_slots]}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See :meth:`MassTree.load`."""
-        masses = np.asarray(state["masses"])
-        self.update(np.arange(len(masses)), masses)
-        if not self.total < np.inf:
-            raise ValueError("the sum of all masses is infinite")
 
     # ---- drawing
 

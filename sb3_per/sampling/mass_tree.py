@@ -58,7 +58,7 @@ class MassTree(ABC):
         """
 
     @abstractmethod
-    def read(self, slots: np.ndarray) -> np.ndarray:
+    def masses_at(self, slots: np.ndarray) -> np.ndarray:
         """
         Read the masses that draws follow.
 
@@ -115,16 +115,21 @@ class MassTree(ABC):
         :return: arrays, see :meth:`load`
         """
 
-    @abstractmethod
+    # ---- the same for all
+
     def load(self, state: dict[str, Any]) -> None:
         """
-        Fill an empty tree.
+        Fill an empty tree. A tree that keeps something else than masses overrides this.
 
         :param state: from :meth:`state` of a tree of the same capacity
         :raises ValueError: if it is not such a state. Discard the tree after this error
         """
-
-    # ---- the same for all
+        masses = np.asarray(state["masses"])
+        if len(masses) > self.capacity:
+            raise ValueError(f"{len(masses)} masses do not fit {self.capacity} slots")
+        self.update(np.arange(len(masses)), masses)
+        if not self.total < np.inf:
+            raise ValueError("the sum of all masses is infinite")
 
     def insert(self, slots: np.ndarray, values: np.ndarray) -> None:
         """
@@ -153,7 +158,7 @@ class MassTree(ABC):
         outside = slots.view(np.uint64) >= self.capacity  # where they are negative, too
         if outside.any():
             self._require_slot(int(slots[outside].flat[0]))
-        found = self.read(slots)
+        found = self.masses_at(slots)
         return found if slots.ndim else float(found)
 
     def update(self, indices: Any, priorities: Any) -> None:

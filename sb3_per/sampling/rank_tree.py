@@ -62,8 +62,8 @@ class RankTree(MassTree):
         if bad != ALL_WRITTEN:
             self._refuse_value(slots[bad], values[bad])
 
-    def read(self, slots: np.ndarray) -> np.ndarray:
-        """Read rank^-alpha, see :meth:`MassTree.read`."""
+    def masses_at(self, slots: np.ndarray) -> np.ndarray:
+        """Read rank^-alpha, see :meth:`MassTree.masses_at`."""
         ranks = ranks_of(self._order, slots.reshape(-1)).reshape(slots.shape)
         return np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)
 
@@ -112,4 +112,4 @@ class RankTree(MassTree):
 
     def relative_probabilities(self, slots: np.ndarray, n_candidates: int) -> np.ndarray:
         """See :meth:`MassTree.relative_probabilities`."""
-        return np.asarray(np.maximum(self.read(slots) * (n_candidates / self.total), LEAST_MASS))
+        return np.asarray(np.maximum(self.masses_at(slots) * (n_candidates / self.total), LEAST_MASS))

@@ -183,7 +183,7 @@ class Sampler:
     def masses(self) -> np.ndarray:
         """Return the masses of all slots, a copy."""
         self.catch_up()
-        return self.tree.read(np.arange(self.tree.capacity))
+        return self.tree.masses_at(np.arange(self.tree.capacity))
 
     # ---- draw
 
@@ -324,7 +324,7 @@ class Sampler:
         :param keeps_masses: whether it has the same scheme; otherwise every transition gets the mass of a new one
         :raises ValueError: if it is not such a state. Discard the sampler after this error
         """
-        self.load_max_priority(state)
+        self.load_max_priority(state["max_priority"])
         self._tree_matches = False
         if not keeps_masses:
             return
@@ -347,15 +347,15 @@ class Sampler:
         is_known = can_be_drawn[slots] & (tree_values > 0.0)
         self.insert(slots[is_known], tree_values[is_known])
 
-    def load_max_priority(self, state: dict[str, Any]) -> None:
+    def load_max_priority(self, max_priority: float) -> None:
         """
         Restore the largest priority, which belongs to no slot.
 
-        :param state: from :meth:`state` of a sampler of any capacity
+        :param max_priority: of a sampler of any capacity
         :raises ValueError: for a number that is not above 0
         """
-        check_argument("max_priority", state["max_priority"], ABOVE_0)
-        self.max_priority = float(state["max_priority"])
+        check_argument("max_priority", max_priority, ABOVE_0)
+        self.max_priority = float(max_priority)
 
 
 def tree_for(scheme: PriorityScheme, candidates: Candidates, age_decay: float) -> MassTree:

@@ -75,7 +75,7 @@ class SlotRange:
 
     def relative_probabilities(self, slots: np.ndarray) -> np.ndarray:
         """See :class:`Subset`."""
-        return np.asarray(np.maximum(self._tree.read(slots) * (self.n / self.total), LEAST_MASS))
+        return np.asarray(np.maximum(self._tree.masses_at(slots) * (self.n / self.total), LEAST_MASS))
 
 
 class ListedSlots:
@@ -90,7 +90,7 @@ class ListedSlots:
         self.n = len(slots)
         self._tree = tree
         self._slots = slots
-        self._sums = np.cumsum(tree.read(slots))
+        self._sums = np.cumsum(tree.masses_at(slots))
         self.total = float(self._sums[-1])
 
     def find(self, prefix_sums: np.ndarray) -> np.ndarray:
@@ -100,7 +100,7 @@ class ListedSlots:
 
     def relative_probabilities(self, slots: np.ndarray) -> np.ndarray:
         """See :class:`Subset`."""
-        return np.asarray(np.maximum(self._tree.read(slots) * (self.n / self.total), LEAST_MASS))
+        return np.asarray(np.maximum(self._tree.masses_at(slots) * (self.n / self.total), LEAST_MASS))
 
 
 def newest_subset(tree: MassTree, candidates: Candidates, n: int) -> Subset:
@@ -162,7 +162,7 @@ def draw_without_repeats(
         chosen = chosen[_first_occurrences(chosen)][:batch_size]
     if len(chosen) < batch_size:
         remaining = np.setdiff1d(candidates.newest(np.arange(subset.n), subset.n), chosen, assume_unique=True)
-        masses = tree.read(remaining) * (subset.n / subset.total)
+        masses = tree.masses_at(remaining) * (subset.n / subset.total)
         chosen = np.append(chosen, _race(remaining, masses, batch_size - len(chosen)))
     if not stratified:
         return chosen

@@ -225,8 +225,8 @@ class SumTree(MassTree):
         if bad != ALL_WRITTEN:
             self._refuse_value(slots[bad], values[bad])
 
-    def read(self, slots: np.ndarray) -> np.ndarray:
-        """See :meth:`MassTree.read`."""
+    def masses_at(self, slots: np.ndarray) -> np.ndarray:
+        """See :meth:`MassTree.masses_at`."""
         return self.sums[slots]
 
     def values(self) -> np.ndarray:
@@ -269,10 +269,3 @@ class SumTree(MassTree):
     def state(self, n_slots: int) -> dict[str, np.ndarray]:
         """Return the masses, see :meth:`MassTree.state`."""
         return {"masses": self.sums[: min(n_slots, self.capacity)]}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See :meth:`MassTree.load`."""
-        masses = np.asarray(state["masses"])
-        self.update(np.arange(len(masses)), masses)
-        if not self.total < np.inf:
-            raise ValueError("the sum of all masses is infinite")

@@ -313,15 +313,6 @@ class Storage:
             return self._only_store.read(slots, is_next)
         return {key: store.read(slots, is_next) for key, store in self.stores.items()}
 
-    def read_next_observations(self, slots: np.ndarray) -> Any:
-        """
-        Read next observations.
-
-        :param slots: integers of any shape
-        :return: a copy, in the form of :meth:`read_observations`
-        """
-        return self.read_observations(slots, is_next=True)
-
     def read_actions(self, slots: np.ndarray) -> np.ndarray:
         """
         Read actions.
@@ -340,7 +331,7 @@ class Storage:
         """
         return Steps(
             obs=self.read_observations(slots),
-            next_obs=self.read_next_observations(slots),
+            next_obs=self.read_observations(slots, is_next=True),
             actions=self.read_actions(slots),
             rewards=read_slots(self.rewards, slots),
             dones=read_slots(self.dones, slots),

@@ -21,8 +21,8 @@ class ObservationStore(ABC):
     @abstractmethod
     def write(self, rows: np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
         """
-        Store T successive steps of k environments in place of what was in their rows. The arrays belong to the caller, who
-        may change them later.
+        Store T successive steps of k environments in place of what was in their rows. It must not fail: do in
+        :meth:`reserve` what may. The arrays belong to the caller, who may change them later.
 
         :param rows: int64 of shape (T, k)
         :param envs: different environments, int64 of shape (k,)

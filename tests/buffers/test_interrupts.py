@@ -132,8 +132,8 @@ def test_frames_stay_exact_after_interrupts():
             continue
         plain.add(*arguments)
         slots = (plain.ring.max_next_step - 1 - np.arange(min(plain.ring.max_next_step, 6))) % 7
-        for read in ("read_observations", "read_next_observations"):
-            actual, expected = (getattr(buffer.storage, read)(slots) for buffer in (framed, plain))
+        for is_next in (False, True):
+            actual, expected = (buffer.storage.read_observations(slots, is_next) for buffer in (framed, plain))
             for key in expected:
                 np.testing.assert_array_equal(actual[key], expected[key])
 

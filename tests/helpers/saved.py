@@ -220,8 +220,8 @@ def column(buffer: PrioritizedReplayBuffer, env: int) -> dict[str, Any]:
     slots = rows * ring.n_envs + env
     found = dict(zip("actions rewards dones timeouts".split(), buffer.storage.read_steps(slots)[2:6], strict=True))
     found["masses"] = buffer.masses[rows, env]
-    for name in ("read_observations", "read_next_observations"):
-        flatten(f"{name}/", {"": getattr(buffer.storage, name)(slots)}, found)
+    for name, is_next in (("read_observations", False), ("read_next_observations", True)):
+        flatten(f"{name}/", {"": buffer.storage.read_observations(slots, is_next)}, found)
     return found
 
 

@@ -134,7 +134,7 @@ def transitions_of(buffer: Any, env_idx: int) -> dict[str, Any]:
     oldest_id = buffer.ring.oldest_complete[env_idx] * buffer.n_envs + env_idx
     rows = [row for row in np.argsort(ids) if ids[row] >= oldest_id]
     slots = np.array(rows, dtype=np.int64) * buffer.n_envs + env_idx
-    obs, next_obs = buffer.storage.read_observations(slots), buffer.storage.read_next_observations(slots)
+    obs, next_obs = buffer.storage.read_observations(slots), buffer.storage.read_observations(slots, is_next=True)
     parts = {"reward": buffer.rewards[rows, env_idx], "action": buffer.actions[rows, env_idx]}
     for name, o in (("obs", obs), ("next_obs", next_obs)):
         parts |= {f"{name} {key}": array for key, array in (o if isinstance(o, dict) else {"": o}).items()}
