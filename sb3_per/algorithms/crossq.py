@@ -62,7 +62,7 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimize(critic_loss, self.critic.optimizer)
+        minimize(critic_loss, self.critic.optimizer, only_own=False)
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
         if self._n_updates % self.policy_delay != 0:
             return td_errors, metrics

@@ -76,5 +76,5 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
         # SB3 updates the target network in `_on_step`.
         losses, td_errors = self._critic_losses(batch)
         loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimize(loss, self.policy.optimizer, self.max_grad_norm)
+        minimize(loss, self.policy.optimizer, self.max_grad_norm, only_own=False)
         return td_errors, {"loss": loss}

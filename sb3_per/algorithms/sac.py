@@ -71,7 +71,7 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimize(critic_loss, self.critic.optimizer)
+        minimize(critic_loss, self.critic.optimizer, only_own=False)
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
 
         # Entropy coefficient (equation 18).

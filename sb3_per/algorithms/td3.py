@@ -58,7 +58,7 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimize(critic_loss, self.critic.optimizer)
+        minimize(critic_loss, self.critic.optimizer, only_own=False)
         if self._n_updates % self.policy_delay != 0:
             return td_errors, {"critic_loss": critic_loss}
 

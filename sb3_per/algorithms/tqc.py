@@ -74,7 +74,7 @@ class PERTQC(PrioritizedOffPolicyMixin, TQC):
         # Critics: the scheme takes the weighted mean of their loss over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimize(critic_loss, self.critic.optimizer)
+        minimize(critic_loss, self.critic.optimizer, only_own=False)
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
 
         # Entropy coefficient.

@@ -27,15 +27,18 @@ def td_target(batch: PrioritizedReplayBufferSamples, gamma: float, next_values: 
     return batch.rewards + (1 - batch.dones) * discounts * next_values
 
 
-def minimize(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: float | None = None) -> None:
+def minimize(
+    loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: float | None = None, only_own: bool = True
+) -> None:
     """
-    Take one step of an optimizer, with the gradient for its own trainable parameters alone.
-
-    The actor's loss passes through the critics. The gradient for them would take half of the backward pass, and is not used.
+    Take one step of an optimizer.
 
     :param loss: scalar
     :param optimizer: optimizer of the parameters to change. If all of them are frozen, nothing happens
     :param max_grad_norm: largest norm of the gradient; ``None``: no clipping
+    :param only_own: whether to compute the gradient for the parameters of the optimizer alone. The actor's loss passes through
+        the critics, whose gradient would take half of the backward pass, and is not used. ``False`` takes less time where the
+        loss depends on no other parameters
     """
     trainable: list[th.Tensor] = []
     for group in optimizer.param_groups:
@@ -45,7 +48,7 @@ def minimize(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: floa
     optimizer.zero_grad()
     if not trainable:  # a user may freeze a network
         return
-    loss.backward(inputs=trainable)
+    loss.backward(inputs=trainable if only_own else None)
     if max_grad_norm is not None:
         th.nn.utils.clip_grad_norm_(trainable, max_grad_norm)
     optimizer.step()
