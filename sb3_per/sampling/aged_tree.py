@@ -18,11 +18,11 @@ from sb3_per.storage.ring import Ring
 from sb3_per.utils.compiled import kernel
 
 # What the factors of age follow from. A plain tuple, because a kernel takes 2 us longer to read a named one.
-# - the slot of age 0 of each environment, int64 of shape (n_envs,)
-# - the number of slots
-# - the factor of age 0
-# - exp(-rate age) for all ages below ``2 ** bits``, and then for all multiples of this: two reads are faster than ``exp``
-# - these bits
+# - newest: the slot of age 0 of each environment, int64 of shape (n_envs,)
+# - capacity: the number of slots
+# - factor_of_newest: the factor of age 0
+# - table: exp(-rate age) for all ages below ``2 ** bits``, then for all multiples of this: two reads are faster than ``exp``
+# - bits: see the table
 Ages = tuple[np.ndarray, int, float, np.ndarray, int]
 
 

@@ -204,7 +204,7 @@ class Marked(Candidates):
         return np.flatnonzero(self._marks)
 
     def newest(self, positions: np.ndarray, n: int) -> np.ndarray:
-        """Number all of them, because these buffers refuse to emphasize the newest."""
+        """Find them among all that can be drawn: these buffers refuse ``recency``, so n is the number of these."""
         return np.flatnonzero(self._marks)[positions]
 
     def only_candidates(self, slots: np.ndarray, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -33,7 +33,7 @@ class MassTree(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Let no slot have a mass."""
+        """Set all masses to 0."""
 
     @property
     @abstractmethod

@@ -143,7 +143,7 @@ class Sampler:
 
     def remove(self, slots: np.ndarray) -> None:
         """
-        Let slots have no mass, which cannot be drawn any more.
+        Set the mass of slots to 0, because they can no longer be drawn.
 
         :param slots: int64 of shape (n,)
         """
@@ -165,13 +165,17 @@ class Sampler:
         """Give each slot that can be drawn and has no mass that of a new transition, and take it from those that cannot."""
         drawable = self.candidates.slots()
         tree_values = self.tree.values()
-        cannot_be_drawn = np.ones(self.tree.capacity, np.bool_)
-        cannot_be_drawn[drawable] = False
-        gone = np.flatnonzero(cannot_be_drawn & (tree_values > 0.0))
+        gone = np.flatnonzero(~self._can_be_drawn() & (tree_values > 0.0))
         new = drawable[tree_values[drawable] == 0.0]
         self.remove(gone)
         self.insert_new(new)
         self._tree_matches = True
+
+    def _can_be_drawn(self) -> np.ndarray:
+        """Tell which slots can be drawn, bool of shape (capacity,)."""
+        can_be_drawn = np.zeros(self.tree.capacity, np.bool_)
+        can_be_drawn[self.candidates.slots()] = True
+        return can_be_drawn
 
     def clear(self) -> None:
         """Take all masses away, after the ring was emptied. What it holds then is new. ``max_priority`` stays."""
@@ -329,9 +333,7 @@ class Sampler:
         if not keeps_masses:
             return
         self.tree.load(state)
-        can_be_drawn = np.zeros(self.tree.capacity, np.bool_)
-        can_be_drawn[self.candidates.slots()] = True
-        if (self.tree.values()[~can_be_drawn] > 0.0).any():
+        if (self.tree.values()[~self._can_be_drawn()] > 0.0).any():
             raise ValueError("a slot that cannot be drawn has a mass")
 
     def load_tree_values(self, slots: np.ndarray, tree_values: np.ndarray) -> None:
@@ -342,9 +344,7 @@ class Sampler:
         :param tree_values: of these slots in the sampler that they come from, see :meth:`tree_values`; 0: none
         """
         self._tree_matches = False
-        can_be_drawn = np.zeros(self.tree.capacity, np.bool_)
-        can_be_drawn[self.candidates.slots()] = True
-        is_known = can_be_drawn[slots] & (tree_values > 0.0)
+        is_known = self._can_be_drawn()[slots] & (tree_values > 0.0)
         self.insert(slots[is_known], tree_values[is_known])
 
     def load_max_priority(self, max_priority: float) -> None:
