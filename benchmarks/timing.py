@@ -85,7 +85,7 @@ def filled(buffer: Any) -> Any:
     buffer.full = True  # the rows are written by hand, which is faster than `add`
     if isinstance(buffer, PrioritizedReplayBuffer):
         buffer.sample(1)
-        ids = buffer.ring.next_id - 1 - np.arange(buffer.buffer_size * buffer.n_envs)
+        ids = buffer.transition_ids.ravel()
         buffer.update_priorities(ids, rng.exponential(size=len(ids)))
     return buffer
 

@@ -268,7 +268,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :return: the windows
         """
         rewards = self._normalize_reward(windows.rewards, env)
-        factors = self.gamma ** np.arange(self.n_steps + 1, dtype=np.float32)
+        factors = self.experience.n_step_returns.discounts
         sums, discounts, dones, next_steps, mask = n_step_targets(
             rewards.T, windows.lengths, windows.dones, factors, self.sequence_length
         )

@@ -30,7 +30,8 @@ class NStepReturns:
 
     def __init__(self, n_steps: int, gamma: float):
         self.n_steps = n_steps
-        self.gamma = float(gamma)  # a number of NumPy would make float64 returns
+        #: gamma^0 to gamma^n_steps, float32 of shape (n_steps + 1,)
+        self.discounts = float(gamma) ** np.arange(n_steps + 1, dtype=np.float32)
 
     def windows(self, slots: np.ndarray, ring: Ring, storage: Storage) -> ReturnWindows:
         """
@@ -56,11 +57,10 @@ class NStepReturns:
         :param lengths: how many of them count, see :class:`ReturnWindows`
         :return: discounted sums, and gamma^length, the discount of the value after them; float32 of shape (batch_size, 1).
         """
-        steps = np.arange(self.n_steps)
-        counted = np.where(steps < lengths[:, None], rewards, np.float32(0.0))  # the others may hold anything
-        discounted = counted * self.gamma ** steps.astype(np.float32)
-        discounts = self.gamma ** lengths.astype(np.float32)
-        return discounted.sum(axis=1, keepdims=True), discounts.reshape(-1, 1)
+        is_counted = np.arange(self.n_steps) < lengths[:, None]
+        counted = np.where(is_counted, rewards, np.float32(0.0))  # the others may hold anything
+        discounted = counted * self.discounts[:-1]
+        return discounted.sum(axis=1, keepdims=True), self.discounts[lengths].reshape(-1, 1)
 
 
 @kernel
