@@ -8,8 +8,7 @@ What a user calls:
 
 What is behind the interface:
 
-- ``transition_set.py``: a set of transitions with a ring, a storage and a sampler: write, draw, read, update;
-  ``kernels.py``: its loops
+- ``transition_set.py``: a set of transitions with a ring, a storage and a sampler: write, draw, read, update
 - ``mixture.py``: a second set for demonstrations, and batches of both; ``demonstration_methods.py``: the methods for them
 - ``window_set.py``, ``complete_windows.py``, ``recurrent_states.py``, ``window_kernels.py``: the set of a buffer of sequences
 
