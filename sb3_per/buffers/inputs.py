@@ -201,8 +201,10 @@ def _with_keys(name: str, given: Any, stored: Any) -> Any:
     if isinstance(given, list):
         steps = [_with_keys(name, step, stored) for step in given]
         return {key: [step[key] for step in steps] for key in stored}
-    if not isinstance(given, dict) or not given.keys() >= stored.keys():
+    if not isinstance(given, dict):
         raise ValueError(f"{name} must be a dictionary with the keys {sorted(stored)}, not {type(given).__name__}")
+    if not given.keys() >= stored.keys():
+        raise ValueError(f"{name} must have the keys {sorted(stored)}, but lacks {sorted(stored.keys() - given.keys())}")
     return given
 
 
@@ -228,6 +230,8 @@ def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form:
         has_all = array.size == math.prod(shape)
         if in_any_form or (has_all and (stored.shape[2:] == (1,) or array.shape[: len(shape)] == shape)):
             array = array.reshape(shape)
+        if array.dtype == object and stored.dtype != object and any(each is None for each in array.flat):
+            raise ValueError("None is not a number")  # NumPy would write NaN
         written = np.empty(shape, stored.dtype)
         written[...] = array
     except (ValueError, TypeError) as error:

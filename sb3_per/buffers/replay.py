@@ -448,7 +448,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         """
         if self._user_changes_batches:
             return self.to_torch
-        if self.device.type == "cpu":
+        if th.device(self.device).type == "cpu":  # a user may have set a string
             return th.from_numpy
         return functools.partial(self.to_torch, copy=False)
 

@@ -46,13 +46,13 @@ class BufferSettings:
     epsilon: float = DEFAULT_EPSILON
     kappa: float = DEFAULT_KAPPA
     td_error_reduction: str | None = None
-    stratified: bool = True
+    stratified: bool = DrawSettings.stratified
     actor_batch: str = "prioritized"
     initial_priority: str = "max"
-    recency: float = 1.0
+    recency: float = DrawSettings.recency
     recency_min: int = DrawSettings.recency_min
-    age_decay: float = 0.0
-    unique: bool = False
+    age_decay: float = DrawSettings.age_decay
+    unique: bool = DrawSettings.unique
     n_steps: int = 1
     gamma: float = 0.99
     frames: int | dict[str, int] | None = None

@@ -59,6 +59,8 @@ class AgeDraw(MassTree):
     :param ring: whose complete transitions can be drawn
     """
 
+    depends_on_age = True
+
     def __init__(self, decay: float, ring: Ring):
         super().__init__(ring.capacity)
         self.ring = ring

@@ -111,6 +111,8 @@ class AgedTree(MassTree):
     :param ring: says how old the slots are
     """
 
+    depends_on_age = True
+
     def __init__(self, decay: float, ring: Ring):
         super().__init__(ring.capacity)
         self.ring = ring

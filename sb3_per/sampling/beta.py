@@ -48,10 +48,11 @@ class BetaSchedule:
 
     def _anneal(self, fraction: float) -> None:
         """Interpolate from start to end. beta never decreases, e.g. in a resumed run."""
-        target = self.end
-        if fraction < 1.0:
+        if fraction >= 1.0:
+            target = self.end
+        else:
             target = self.start + fraction * (self.end - self.start)
-        self.value = max(self.value, target)
+        self.value = max(self.value, target)  # NaN changes nothing
 
     def state(self) -> dict[str, float | int]:
         """Return beta and the number of draws, see :meth:`load`."""

@@ -1,7 +1,7 @@
 """The base class of the trees: masses by slot, and draws in proportion to them."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,9 @@ class MassTree(ABC):
     :param capacity: number of slots, at least 1
     :raises ValueError: if the capacity is below 1
     """
+
+    #: whether draws depend on the age of a slot, too
+    depends_on_age: ClassVar[bool] = False
 
     def __init__(self, capacity: int):
         if capacity < 1:

@@ -77,9 +77,9 @@ class Sampler:
         self._has_user_defined_scheme = scheme.is_user_defined
         # Whether each slot is drawn from the whole tree, whatever else is in the batch.
         self._draws_from_whole_tree = settings.recency == 1.0 and not settings.unique
-        has_age = isinstance(self.tree, (AgedTree, AgeDraw))
+        is_plain = self._draws_from_whole_tree and not settings.stratified and not self.tree.depends_on_age
         #: whether draws are those of SB3's own buffer, with the same random numbers
-        self.draws_as_sb3 = scheme.may_draw_as_sb3 and self._draws_from_whole_tree and not settings.stratified and not has_age
+        self.draws_as_sb3 = scheme.may_draw_as_sb3 and is_plain
         #: largest value that the tree takes: of a mass, or of a priority that is ranked
         self.largest_tree_value = np.inf if scheme.ranks_priorities else scheme.largest_mass
         #: largest priority seen so far, in units of the TD error (before the exponent)

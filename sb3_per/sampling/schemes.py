@@ -200,16 +200,18 @@ class PriorityScheme:
 
     def mass(self, priority: np.ndarray | float) -> np.ndarray:
         """
-        Compute the mass p^alpha, the unnormalized probability of being drawn. A priority whose mass would underflow or
-        overflow is limited.
+        Compute the mass p^alpha, the unnormalized probability of being drawn. A mass that would underflow or overflow is
+        limited.
 
         :param priority: priority p, of any shape
         :return: float64 in the same shape, above 0 and at most ``largest_mass``
         """
         bounded = np.maximum(priority, self._least)
-        if self._largest < np.inf:
-            bounded = np.minimum(bounded, self._largest)
-        return np.power(bounded, self.alpha)
+        if self._largest == np.inf:  # with an alpha below 0.94, no priority has too large a mass
+            return np.power(bounded, self.alpha)
+        # The bounds of the priority prevent warnings, but they are rounded.
+        masses = np.power(np.minimum(bounded, self._largest), self.alpha)
+        return np.clip(masses, LEAST_MASS, LARGEST_MASS)
 
     def new_mass(self, max_priority: float) -> np.ndarray | float:
         """

@@ -159,8 +159,7 @@ class Ring:
 
         :param n_present: number of steps of every environment that are there already, from row 0 on
         """
-        first_step = -(-self.max_next_step // self.n_rows) * self.n_rows
-        self._set_position(np.full(self.n_envs, first_step + n_present), first_step)
+        self._begin_at_lap_after(self.max_next_step, n_present)
 
     def begin_after(self, step: int) -> None:
         """
@@ -168,8 +167,11 @@ class Ring:
 
         :param step: number of steps of another ring
         """
-        self.max_next_step = step
-        self.clear()
+        self._begin_at_lap_after(step)
+
+    def _begin_at_lap_after(self, step: int, n_present: int = 0) -> None:
+        first_step = -(-step // self.n_rows) * self.n_rows
+        self._set_position(np.full(self.n_envs, first_step + n_present), first_step)
 
     def require_same_step(self) -> None:
         """

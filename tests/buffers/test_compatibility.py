@@ -71,6 +71,14 @@ def test_a_user_defined_to_torch_is_used():
         assert th.equal(actual, expected.half())
 
 
+def test_a_device_may_be_set_by_its_name():
+    """SB3's buffer works with a string, too."""
+    buffer = make_buffer(6)
+    fill([buffer], 6)
+    buffer.device = "cpu"
+    assert buffer.sample(8).observations.device == th.device("cpu")
+
+
 def test_rows_outside_of_the_buffer_are_refused():
     buffer = make_buffer(10, n_envs=2)
     fill([buffer], 10)

@@ -17,6 +17,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import (
     ACTION_SPACES,
     OBSERVATION_SPACES,
@@ -517,3 +518,16 @@ def test_demonstrations_from_anything_but_a_buffer_are_refused():
     for other, message in ((model, "not a PERSAC: give model.replay_buffer$"), (5, "not a int$")):
         with pytest.raises(TypeError, match=f"takes a replay buffer, {message}"):
             make_buffer(12).add_demonstrations_from(other)
+
+
+def test_the_first_demonstration_is_taken_over_and_saved(tmp_path):
+    """One is as good as many."""
+    buffer = make_buffer(4, demonstration_fraction=0.5)
+    obs = np.full((1, 1, 3), 0.7, np.float32)
+    buffer.add_demonstrations(obs, obs, np.zeros((1, 1, 2)), np.full((1, 1), 5.0), np.ones((1, 1)), [[{}]])
+    save_buffer(buffer, tmp_path / "x.buffer")
+    loaded = load_buffer(make_buffer(4, demonstration_fraction=0.5), tmp_path / "x.buffer")
+    for each in (buffer, type(buffer).from_replay_buffer(buffer, alpha=0.3), loaded):
+        batch = each.sample(4)
+        assert batch.is_demonstration.all()
+        assert (batch.rewards == 5.0).all() and (batch.observations == np.float32(0.7)).all()

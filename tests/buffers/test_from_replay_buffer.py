@@ -154,3 +154,14 @@ def test_a_loaded_buffer_becomes_one_of_the_users_class(saved_class, tmp_path):
     if saved_class is PERDQN:
         np.testing.assert_array_equal(buffer.masses, saved.replay_buffer.masses)
     model.learn(20)
+
+
+def test_equal_schemes_keep_priorities():
+    """Whatever type a number has."""
+    buffer = make_buffer(6, alpha=np.float64(0.6))
+    fill([buffer], 6)
+    buffer.update_priorities(buffer.sample(6).indices, np.arange(6.0))
+    taken = type(buffer).from_replay_buffer(buffer, alpha=0.6)
+    np.testing.assert_array_equal(taken.priorities, buffer.masses)
+    other = type(buffer).from_replay_buffer(taken, alpha=0.5)
+    assert len(np.unique(other.masses)) == 1

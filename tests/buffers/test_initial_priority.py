@@ -63,3 +63,11 @@ def test_bad_td_errors_add_nothing():
                 np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((2, 2)), np.zeros(2), np.zeros(2), [{}] * 2, td_errors=td_errors
             )
         assert_same_state(contents_of(buffer), before)
+
+
+def test_an_unknown_initial_priority_of_steps_is_refused():
+    buffer = make_buffer(4)
+    obs = np.zeros((1, 1, 3), np.float32)
+    zeros = np.zeros((1, 1))
+    with pytest.raises(ValueError, match="initial_priority"):
+        buffer.add_steps(np.array([0]), obs, obs, np.zeros((1, 1, 2)), zeros, zeros, zeros, initial_priority="junk")

@@ -36,7 +36,7 @@ def wrong_values(buffer: Any, kind: str) -> list[tuple[str, Any]]:
     wrong += [("reward", value) for value in rewards_that_are_not_finite()]
     if "optimize_memory" not in kind and "without" not in kind:
         wrong += [("infos", value) for value in (good["infos"][:0], [{}] * 3, [None, {}], [{}, 5], None, 5)]
-        wrong.append(("infos", [{"TimeLimit.truncated": "no"}, {}]))
+        wrong += [("infos", [{"TimeLimit.truncated": value}, {}]) for value in ("no", None)]
         wrong.append(("infos", [{"TimeLimit.truncated": np.zeros(2)}, {}]))
     if "her, infos" in kind:
         wrong += [("infos", value) for value in ([{}] * 3, [{}, None])]
@@ -56,7 +56,15 @@ def rewards_that_are_not_finite() -> list[Any]:
 
 def wrong_arrays(good: np.ndarray) -> list[Any]:
     shaped = [np.zeros((5, *good.shape[1:])), np.zeros((*good.shape, 7)), np.zeros(0)]
-    return [*shaped, np.full(good.shape, "a"), np.full(good.shape, {}), object(), "a", [[1], [1, 2]]]
+    return [
+        *shaped,
+        np.full(good.shape, "a"),
+        np.full(good.shape, {}),
+        np.full(good.shape, None),
+        object(),
+        "a",
+        [[1], [1, 2]],
+    ]
 
 
 #: Every way in which a step is checked and stored; the other kinds combine them.

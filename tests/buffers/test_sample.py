@@ -197,3 +197,12 @@ def test_a_buffer_says_what_it_holds():
     assert "1,200 demonstrations" in repr(buffer)
     windows = PrioritizedSequenceReplayBuffer(50, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", burn_in=7)
     assert "sequence_length=80, burn_in=7" in repr(windows) and "0 of 50 transitions" in repr(windows)
+
+
+def test_one_row_is_drawn_and_updated():
+    buffer: PrioritizedReplayBuffer = make_buffer(1, 2, n_steps=3)
+    for step in range(3):
+        fill([buffer], 1, seed=step)
+        ids = buffer.sample(8).indices
+        assert set(ids.tolist()) == {2 * step, 2 * step + 1}
+        assert buffer.update_priorities(np.arange(2 * step + 2), np.ones(2 * step + 2)) == 2

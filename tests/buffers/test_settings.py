@@ -38,7 +38,7 @@ def test_positional_arguments_come_in_the_order_of_sb3():
 
 
 def test_names_that_came_to_nothing_are_unknown():
-    """Settings and values that were tried and taken away get the message of any other that does not exist."""
+    """What was tried, helped nowhere and was taken away gets the message of any other name that does not exist."""
     for name in ("uniform_fraction", "weight_normalization", "max_priority_interval", "demonstration_bonus"):
         with pytest.raises(TypeError, match=f"PrioritizedReplayBuffer has no setting '{name}'"):
             make_buffer(**{name: 1})

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch as th
 
+from sb3_per import Proportional
 from tests.helpers.buffers import MANY, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 
 
@@ -81,3 +82,26 @@ def test_extreme_exponents_neither_underflow_nor_overflow():
         assert (batch.weights == 1).all()
         buffer.update_priorities([0], [1.0])
         assert th.isfinite(buffer.sample(8).weights).all()
+
+
+def test_after_the_largest_error_new_transitions_can_still_be_drawn():
+    """Bounds of p^alpha are rounded: p^(1/alpha)^alpha may be a little above p."""
+    for alpha in np.arange(1, 200) / 10:
+        buffer = make_buffer(4, alpha=float(alpha))
+        fill([buffer], 2)
+        buffer.update_priorities([0], [1e300])
+        fill([buffer], 1)
+        assert set(buffer.sample(30).indices.tolist()) >= {0, 2}
+        again = (array[:1] for array in (buffer.observations, buffer.next_observations, buffer.actions))
+        buffer.extend(*again, np.zeros((1, 1)), np.zeros((1, 1)), [[{}]], masses=buffer.masses[:1])
+
+
+def test_a_weight_below_the_numbers_of_float32_is_a_power_of_float64():
+    weights = Proportional().weights(np.array([1e-50, 1e-20, 1.0]), 0.5)
+    np.testing.assert_allclose(weights[:, 0], [1.0, 1e-15, 1e-25], rtol=1e-6)
+
+
+def test_beta_does_not_follow_what_is_no_progress():
+    buffer = make_buffer(4)
+    buffer.update_beta(float("nan"))
+    assert buffer.beta == 0.4

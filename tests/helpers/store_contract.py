@@ -52,10 +52,11 @@ class Reference:
             self.last[columns] = next_obs[t]
         given = (obs.copy(), next_obs.copy())
         self.store.reserve(rows.size, int(rows.max(initial=-1)))
-        if envs is None:
-            self.store.write_row(int(rows[0, 0]), given[0][0], given[1][0])
-        else:
-            self.store.write(rows, envs, *given)
+        with np.errstate(over="ignore", invalid="ignore"):  # a store may round random numbers to a smaller type
+            if envs is None:
+                self.store.write_row(int(rows[0, 0]), given[0][0], given[1][0])
+            else:
+                self.store.write(rows, envs, *given)
         for array in given:
             array[...] = 1  # it belongs to the caller
         for slot, one, other in zip(

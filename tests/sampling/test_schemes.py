@@ -292,6 +292,22 @@ class Faulty(PriorityScheme):
         return self.value if self.method == "new_mass" else super().new_mass(max_priority)
 
 
+class Sizes(PriorityScheme):
+    """A scheme of a user whose priority may be 0."""
+
+    def priority(self, abs_td_errors):
+        return abs_td_errors
+
+
+@pytest.mark.filterwarnings("ignore:.*a transition with priority 0 is hardly ever drawn")
+def test_a_priority_of_0_gives_the_least_mass_for_every_exponent():
+    for alpha in np.arange(1, 200) / 10:
+        buffer = make_buffer(4, scheme=Sizes(alpha=float(alpha)))
+        fill([buffer], 1)
+        assert buffer.update_priorities([0], [0.0]) == 1
+        assert 0.0 < buffer.masses[0, 0] < 1e-30
+
+
 def test_bad_numbers_from_a_scheme_are_refused():
     """The number is refused before it enters the tree."""
     values = (np.inf, np.nan, -1.0, 0.0)
