@@ -129,9 +129,11 @@ class AgedTree(MassTree):
 
     def _ages_from(self, lead: int) -> tuple[float, Ages]:
         """
-        Count ages from the newest step of each environment, ``lead`` steps after the one with factor 1.
+        Count ages from the newest step of each environment.
 
-        :return: the factor of the step ``lead`` steps before the newest, in units of that of the newest; and the ages
+        :param lead: number of steps from the one whose factor is 1, the reference, to the newest. So masses that were written
+            before stay as they are while the ring moves on
+        :return: factor of the reference if that of the newest step were 1, ``exp(-rate * lead * n_envs)``; and the ages
         """
         n_envs = self.ring.n_envs
         newest = (self.ring.next_steps * n_envs - 1) % self.capacity

@@ -128,17 +128,23 @@ def _lay_out(order: Order) -> None:
 @kernel
 def _divide(order: Order, position: int) -> None:
     """Move the second half of a block into a new one after it."""
-    end, after, half = order.counters[_N_BLOCKS], position + 1, _BLOCK_SIZE // 2
+    end = order.counters[_N_BLOCKS]
+    after = position + 1
+    half = _BLOCK_SIZE // 2
     if end == order.directory.size:
         _lay_out(order)
         return
     new = order.directory[end]
     for i in range(end, after, -1):
-        order.directory[i], order.bounds[i], order.sizes[i] = order.directory[i - 1], order.bounds[i - 1], order.sizes[i - 1]
+        order.directory[i] = order.directory[i - 1]
+        order.bounds[i] = order.bounds[i - 1]
+        order.sizes[i] = order.sizes[i - 1]
         order.positions[order.directory[i]] = i
     order.counters[_N_BLOCKS] += 1
     block = order.directory[position]
-    order.directory[after], order.bounds[after], order.sizes[position] = new, order.priorities[block, half], half
+    order.directory[after] = new
+    order.bounds[after] = order.priorities[block, half]
+    order.sizes[position] = half
     _fill(order, after, order.priorities[block, half:], order.slots[block, half:])
 
 

@@ -65,7 +65,8 @@ class RankTree(MassTree):
     def masses_at(self, slots: np.ndarray) -> np.ndarray:
         """Read rank^-alpha, see :meth:`MassTree.masses_at`."""
         ranks = ranks_of(self._order, slots.reshape(-1)).reshape(slots.shape)
-        return np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)
+        masses = np.maximum((ranks + 1.0).clip(min=1.0) ** -self.alpha, LEAST_MASS)  # a power may underflow
+        return np.where(ranks >= 0, masses, 0.0)
 
     def values(self) -> np.ndarray:
         """Return the priorities, see :meth:`MassTree.values`."""

@@ -81,6 +81,7 @@ class PriorityScheme:
 
     Keep each argument of the constructor in a public attribute of the same name. All public attributes are settings: they show
     in ``repr``, and a saved mass is used again only where they are equal. Begin the names of all others with an underscore.
+    Settings stay as they are: for another ``alpha``, make another buffer by ``from_replay_buffer(buffer, alpha=...)``.
 
     Pass a scheme to the buffer by ``replay_buffer_kwargs=dict(scheme=MyScheme(alpha=0.5))``. It is saved with the model, so it
     must be picklable.

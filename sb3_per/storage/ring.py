@@ -192,7 +192,7 @@ class Ring:
         :return: ids of the transitions there, -1 for an empty slot, in the same shape
         """
         flat = np.ascontiguousarray(slots, np.int64).reshape(-1)
-        return ids_at(flat, self.next_steps, self.first_step, self.n_rows).reshape(np.shape(slots))
+        return newest_ids_in(flat, self.next_steps, self.first_step, self.n_rows).reshape(np.shape(slots))
 
     def was_issued(self, transition_id: int) -> bool:
         """Whether the ring has come past this id: a transition had it, or :meth:`clear` has passed it over."""
@@ -357,7 +357,7 @@ def row_of_step(step: int, start: int, n_rows: int) -> int:
 
 
 @kernel
-def ids_at(slots: np.ndarray, next_steps: np.ndarray, first_step: int, n_rows: int) -> np.ndarray:
+def newest_ids_in(slots: np.ndarray, next_steps: np.ndarray, first_step: int, n_rows: int) -> np.ndarray:
     """See :meth:`Ring.ids_at`."""
     ids = np.empty(slots.size, np.int64)
     for i in range(slots.size):

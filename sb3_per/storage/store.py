@@ -24,7 +24,7 @@ class ObservationStore(ABC):
         Store T successive steps of k environments in place of what was in their rows. It must not fail: do in
         :meth:`reserve` what may. The arrays belong to the caller, who may change them later.
 
-        :param rows: int64 of shape (T, k)
+        :param rows: int64 of shape (T, k); T may be 0
         :param envs: different environments, int64 of shape (k,)
         :param observations: shape (T, k, \\*shape)
         :param next_observations: in the same shape

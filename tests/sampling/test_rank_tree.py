@@ -89,6 +89,12 @@ def test_ranks_over_many_blocks_equal_a_sorted_list(kind):
     assert tree.find(np.zeros(1)) == [5]
 
 
+def test_every_ranked_slot_has_a_mass_whatever_the_exponent():
+    tree = RankTree(3000, 100.0)  # 3000^-100 is below the numbers of float64
+    tree.update(np.arange(2999), np.linspace(2.0, 1.0, 2999))
+    assert (tree[:2999] > 0.0).all() and tree[2999] == 0.0
+
+
 def test_draws_follow_the_ranks():
     rng = np.random.default_rng(0)
     tree, reference = RankTree(500, 0.7), SortedList()

@@ -91,6 +91,7 @@ def test_the_contract_notices_a_store_that_breaks_it():
             check_store(cls)
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system cannot drop pages of a file from RAM")
 @pytest.mark.parametrize("frames", [False, True])
 def test_rows_of_several_pages_are_read_from_the_disk(frames, tmp_path, monkeypatch):
     """The system is asked for rows before they are read; nothing of them is in RAM here."""
