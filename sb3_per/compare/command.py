@@ -221,7 +221,7 @@ def report(plan: Plan) -> None:
     picture = plan.path.with_name(f"{plan.path.stem}-{digest[:6]}.png")
     print(f"\n{table(results, compared)}\n")
     print(f"updates: gradient updates in the {plan.n_timesteps:,} steps of a run")
-    print("interval: of the mean difference, paired by seed")
+    print("interval: of the mean difference, paired by seed, not corrected: it may exclude 0 where p is large")
     print("seeds: with how many of them the first is better; a tie counts half")
     print("p: paired test, corrected for all tests of the table (Holm)")
     print(f"learning curves: {picture}\n")
