@@ -37,11 +37,11 @@ class BetaSchedule:
 
     def go_on_from(self, beta: float) -> None:
         """
-        Go on where another schedule with the same settings was.
+        Go on where another schedule was. Its end may have been above the end of this one, which a user has lowered since.
 
         :param beta: its exponent; one below the present exponent changes nothing
         """
-        self.value = max(self.value, beta)
+        self.value = max(self.value, min(beta, self.end))
         if self.anneal_steps is not None and self.end > self.start:
             fraction = (self.value - self.start) / (self.end - self.start)
             self.n_draws = max(self.n_draws, round(fraction * self.anneal_steps))
@@ -60,7 +60,7 @@ class BetaSchedule:
 
     def load(self, state: dict[str, float | int]) -> None:
         """
-        Restore a state.
+        Restore a state, within the range of this schedule.
 
         :param state: from :meth:`state`
         :raises ValueError: if it is not such a state
@@ -69,5 +69,5 @@ class BetaSchedule:
         n_draws = state["n_draws"]
         if not 0.0 <= beta <= 1.0 or not isinstance(n_draws, int) or not 0 <= n_draws < 2**60:
             raise ValueError(f"beta must be in [0, 1], not {beta}, after a number of draws, not {n_draws}")
-        self.value = max(self.start, float(beta))
+        self.value = max(self.start, min(float(beta), self.end))
         self.n_draws = n_draws

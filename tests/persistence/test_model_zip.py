@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import sys
+import warnings
 import zipfile
 from typing import Any
 
@@ -58,6 +59,22 @@ def test_a_zip_restores_the_model(tmp_path):
     loaded.learn(40, reset_num_timesteps=False)
     assert loaded.replay_buffer.beta == 1.0
     assert loaded._n_updates > model._n_updates
+
+
+@pytest.mark.parametrize("suffix", [".pkl", ".buffer"])
+def test_weights_can_be_switched_off_after_loading(tmp_path, suffix):
+    """The beta of the saved run, 1 at its end, is above the end that is asked for."""
+    model = trained(PERDQN)
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / f"buffer{suffix}")
+    loaded = PERDQN.load(tmp_path / "model", env=model.get_env(), replay_buffer_kwargs=dict(beta_start=0.0, beta_end=0.0))
+    assert loaded.replay_buffer.beta == 0.0
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The loaded buffer has other settings")
+        loaded.load_replay_buffer(tmp_path / f"buffer{suffix}")
+    loaded.learn(30, reset_num_timesteps=False)
+    assert loaded.replay_buffer.beta == 0.0
+    assert (loaded.replay_buffer.sample(8).weights == 1.0).all()
 
 
 def test_beta_is_restored_without_the_buffer(tmp_path):
