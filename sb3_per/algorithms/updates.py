@@ -64,9 +64,13 @@ def foreach_enabled(optimizers: list[th.optim.Optimizer]) -> Iterator[None]:
     :param optimizers: optimizers to change
     :return: context of the steps. After it, the optimizers are as before, so a zip holds those of the stock algorithm
     """
-    exact = [optimizer for optimizer in optimizers if not isinstance(optimizer, _INEXACT_FOREACH)]
-    groups = [group for optimizer in exact for group in optimizer.param_groups]
-    undecided = [group for group in groups if group.get("foreach", False) is None and not group.get("fused")]
+    undecided: list[dict[str, Any]] = []
+    for optimizer in optimizers:
+        if isinstance(optimizer, _INEXACT_FOREACH):
+            continue
+        for group in optimizer.param_groups:
+            if group.get("foreach", False) is None and not group.get("fused"):
+                undecided.append(group)
     for group in undecided:
         group["foreach"] = True
     try:

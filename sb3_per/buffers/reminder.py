@@ -2,36 +2,28 @@
 
 import warnings
 
-# Number of draws in a row without an update after which a warning is given, once.
-_MANY_DRAWS = 10
+#: number of draws in a row without an update after which to warn
+MANY_DRAWS = 10
 
 
 class UpdateReminder:
-    """Count draws without an update of priorities, and warn once when there are many."""
+    """Warn once of many draws in a row without an update of priorities. A buffer counts them."""
 
     def __init__(self) -> None:
         #: a user's method that draws, for the warning; ``None``: it is not known
         self.learner: str | None = None
-        self._n_draws = 0
+        #: draws by priority since the last update, or since a learner said that updates follow later
+        self.n_draws = 0
         self._has_warned = False
 
-    def count_draw(self) -> None:
-        """Count a draw by priority, and warn at the tenth in a row."""
-        self._n_draws += 1
-        if self._n_draws >= _MANY_DRAWS and not self._has_warned:
+    def warn(self) -> None:
+        """Say what to do, the first time."""
+        if not self._has_warned:
             self._has_warned = True
             warnings.warn(self._message())
 
-    def count_update(self) -> None:
-        """Count an update of priorities."""
-        self._n_draws = 0
-
-    def expect_update(self) -> None:
-        """Take note that priorities are updated later, after further draws."""
-        self._n_draws = 0
-
     def _message(self) -> str:
-        start = f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. "
+        start = f"{MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. "
         if self.learner is None:
             return (
                 f"{start}A stock algorithm neither weights its loss nor updates priorities, and learns from a biased draw: "

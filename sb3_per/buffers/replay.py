@@ -29,7 +29,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.buffers import conversion, hooks, inputs
 from sb3_per.buffers.demonstration_methods import DemonstrationMethods
 from sb3_per.buffers.mixture import Demonstrations, LinearShare, Mixture
-from sb3_per.buffers.reminder import UpdateReminder
+from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
 from sb3_per.buffers.transition_set import Drawn, DrawSource, RawBatch, TransitionSet
@@ -402,7 +402,10 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         if self.draw_record is not None:
             self.draw_record.add(ids, weights[: len(ids)], self.ring.next_steps)
         if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
-            self.update_reminder.count_draw()
+            reminder = self.update_reminder
+            reminder.n_draws += 1
+            if reminder.n_draws == MANY_DRAWS:
+                reminder.warn()
 
     def _to_batch(self, raw: RawBatch, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
         """
@@ -509,7 +512,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         errors = inputs.td_error_matrix(td_errors, ids.shape)
         with self.lock:
             n_written = self.draw_source.update(ids, errors)
-            self.update_reminder.count_update()
+            self.update_reminder.n_draws = 0
         return n_written
 
     def n_to_update(self, batch: Any) -> int:
@@ -559,7 +562,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
     @property
     def max_priority(self) -> float:
         """Largest priority seen so far, in units of the TD error (before the exponent); 1.0 at first."""
-        return self.sampler.max_priority
+        return self.experience.sampler.max_priority
 
     @property
     def n_steps(self) -> int:

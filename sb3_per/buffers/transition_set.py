@@ -93,12 +93,11 @@ class TransitionSet:
         :param tree_values: of the transitions, masses or with ranks priorities, shape (n_envs,); ``None``: that of a new one
         """
         ring = self.ring
-        # Values of their own cannot wait in a counter, and environments at different steps have no common row.
-        can_wait = tree_values is None and ring.all_at_same_step
+        # The next draw or update gives a row its mass, see `Sampler`, but for a row that brings its own, for environments at
+        # different steps, which have no common row, and after an interrupt.
+        can_wait = tree_values is None and ring.all_at_same_step and not self.sampler.is_outdated
         if can_wait:
             self.storage.write_row(ring.pos, steps)
-            # The next draw or update gives the row its mass. Before the ring moves, so that an interrupt loses no row.
-            self.sampler.count_new_row()
             ring.advance_all()
         else:
             self.write(ring.all_envs, steps.with_time_axis(), tree_values)
@@ -199,7 +198,10 @@ class TransitionSet:
         :return: the batch, :class:`RawBatch` in most kinds of buffers
         """
         slots = drawn.slots
-        windows = self.n_step_returns.windows(slots, self.ring, self.storage)
+        if self.n_step_returns.n_steps == 1:
+            windows = ReturnWindows(slots[:, None], None, slots)
+        else:
+            windows = self.n_step_returns.windows(slots, self.ring, self.storage)
         ids, rewards, terminations = self.read_step_values(windows.slots, windows.last_slots)
         observations = self.storage.read_observations(slots)
         next_observations = self.storage.read_observations(windows.last_slots, is_next=True)
@@ -292,7 +294,10 @@ class TransitionSet:
         )
         if bad >= 0:
             raise self._bad_update(int(ids[bad]), td_errors[bad])
-        slots, abs_td_errors = self.sampler.candidates.only_candidates(slots[:n], abs_td_errors[:n])
+        slots = slots[:n]
+        abs_td_errors = abs_td_errors[:n]
+        if not self.sampler.candidates.are_all_complete:
+            slots, abs_td_errors = self.sampler.candidates.only_candidates(slots, abs_td_errors)
         if len(slots) == 0:  # a scheme need not work with nothing
             return slots, np.empty(0), np.empty(0)
         return slots, *self.sampler.priorities_and_tree_values(abs_td_errors)

@@ -19,7 +19,8 @@ class Candidates(ABC):
     :param ring: which transition is in which slot
     """
 
-    #: whether these are exactly the complete transitions of the ring, so that a draw by age needs no tree
+    #: whether these are exactly the complete transitions of the ring: a draw by age needs no tree then, and new rows of all
+    #: environments need no other word than that of the ring
     are_all_complete: ClassVar[bool] = False
 
     def __init__(self, ring: Ring):

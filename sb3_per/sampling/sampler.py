@@ -45,12 +45,11 @@ class Sampler:
     """
     Draws slots in proportion to their mass p^alpha (Schaul et al. 2016, equation 1).
 
-    A slot gets its mass when it becomes a candidate, from whoever writes, in one of two ways:
+    A slot gets its mass when it becomes a candidate. Whoever writes changes ring and tree together, in a ``with`` block of
+    :meth:`changing_candidates`: with :meth:`insert_new`, :meth:`insert` and :meth:`remove`.
 
-    - :meth:`count_new_row`, before the ring counts a new row of all environments. The row enters the tree before the next
-      draw or update: one write of many slots is cheaper than many writes of one
-    - :meth:`insert_new`, :meth:`insert` and :meth:`remove`, with the change of the ring, in a ``with`` block of
-      :meth:`changing_candidates`
+    Rows of all environments are the exception, unless the tree is outdated. The ring alone counts them, and they enter the
+    tree before the next draw or update: one write of many slots is cheaper than many writes of one.
 
     So the tree is in one of three states, and :meth:`catch_up`, which draws and updates begin with, leads back to the first:
 
@@ -84,10 +83,10 @@ class Sampler:
         self.largest_tree_value = np.inf if scheme.ranks_priorities else scheme.largest_mass
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
-        # Newest rows of all environments that are not in the tree yet.
-        self._n_waiting = 0
-        # Whether the tree has exactly the candidates, apart from the rows that wait.
-        self._tree_matches = True
+        #: whether the slots with a mass may be others than the candidates, apart from the rows that wait
+        self.is_outdated = False
+        # The ring's next step when the tree was last brought up to date. Later rows wait.
+        self._known_until = candidates.ring.max_next_step
 
     @property
     def nbytes(self) -> int:
@@ -96,25 +95,22 @@ class Sampler:
 
     # ---- which slots have a mass
 
-    def count_new_row(self) -> None:
-        """
-        Take note that a row of all environments was written. Call it before the ring counts the row. After an interrupt in
-        between, the next call takes one old row for new, which gets the mass of a new transition; in the other order, the new
-        row would have no mass.
-        """
-        self._n_waiting += 1
-
     @contextmanager
     def changing_candidates(self) -> Iterator[None]:
         """Change candidates and tree together, in a ``with`` block. After an interrupt, the tree follows at the next call."""
         self.mark_outdated()
         yield  # without `finally`: after an error, too, the next call compares tree and candidates
-        self._tree_matches = True
+        self._has_all_candidates()
 
     def mark_outdated(self) -> None:
         """Let the next call compare the tree with the candidates, because these are about to change."""
         self.catch_up()  # the rows that wait are the newest ones of the ring as it stands now
-        self._tree_matches = False
+        self.is_outdated = True
+
+    def _has_all_candidates(self) -> None:
+        """Take note that the tree has exactly the candidates."""
+        self._known_until = self.candidates.ring.max_next_step
+        self.is_outdated = False  # last, for interrupts
 
     def insert_new(self, slots: np.ndarray) -> None:
         """
@@ -152,14 +148,14 @@ class Sampler:
 
     def catch_up(self) -> None:
         """Bring the tree up to date: with the rows that wait, or after an interrupt with everything."""
-        if not self._tree_matches:
+        ring = self.candidates.ring
+        if self.is_outdated:
             self._compare_with_candidates()
-        if self._n_waiting:
-            ring = self.candidates.ring
-            self.insert_new(ring.slots_of_newest_rows(self._n_waiting))
+        elif ring.max_next_step > self._known_until and self.candidates.are_all_complete:
+            self.insert_new(ring.slots_of_newest_rows(ring.max_next_step - self._known_until))
             if ring.shares_next_obs:
                 self.remove(ring.incomplete_slots())
-            self._n_waiting = 0  # last, so that after an interrupt the rows are written once more
+            self._known_until = ring.max_next_step  # last, so that after an interrupt the rows are written once more
 
     def _compare_with_candidates(self) -> None:
         """Give each slot that can be drawn and has no mass that of a new transition, and take it from those that cannot."""
@@ -169,7 +165,7 @@ class Sampler:
         new = drawable[tree_values[drawable] == 0.0]
         self.remove(gone)
         self.insert_new(new)
-        self._tree_matches = True
+        self._has_all_candidates()
 
     def _can_be_drawn(self) -> np.ndarray:
         """Tell which slots can be drawn, bool of shape (capacity,)."""
@@ -179,8 +175,7 @@ class Sampler:
 
     def clear(self) -> None:
         """Take all masses away, after the ring was emptied. What it holds then is new. ``max_priority`` stays."""
-        self._tree_matches = False
-        self._n_waiting = 0
+        self.is_outdated = True
         self.candidates.start_over()
         self.tree.clear()
 
@@ -329,7 +324,7 @@ class Sampler:
         :raises ValueError: if it is not such a state. Discard the sampler after this error
         """
         self.load_max_priority(state["max_priority"])
-        self._tree_matches = False
+        self.is_outdated = True
         if not keeps_masses:
             return
         self.tree.load(state)
@@ -343,7 +338,7 @@ class Sampler:
         :param slots: in the order in which they were written, int64 of shape (n,)
         :param tree_values: of these slots in the sampler that they come from, see :meth:`tree_values`; 0: none
         """
-        self._tree_matches = False
+        self.is_outdated = True
         is_known = self._can_be_drawn()[slots] & (tree_values > 0.0)
         self.insert(slots[is_known], tree_values[is_known])
 

@@ -225,6 +225,8 @@ class SumTree(MassTree):
         if bad != ALL_WRITTEN:
             self._refuse_value(slots[bad], values[bad])
 
+    insert = write  # the mass of a new transition is like any other
+
     def masses_at(self, slots: np.ndarray) -> np.ndarray:
         """See :meth:`MassTree.masses_at`."""
         return self.sums[slots]

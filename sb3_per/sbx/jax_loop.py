@@ -224,7 +224,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         jax_batches: list[Batch] = []
         for step in range(n_done, gradient_steps):
             batch = self._draw(batch_size, step, gradient_steps)
-            self.replay_buffer.update_reminder.expect_update()  # the priorities of all batches follow the last gradient step
+            self.replay_buffer.update_reminder.n_draws = 0  # the priorities of all batches follow the last gradient step
             batches.append(batch)
             updates_actor = (self._n_updates + len(batches)) % self.policy_delay == 0
             jax_batches.append(self._jax_batch_of(batch, updates_actor))

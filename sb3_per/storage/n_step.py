@@ -35,15 +35,13 @@ class NStepReturns:
 
     def windows(self, slots: np.ndarray, ring: Ring, storage: Storage) -> ReturnWindows:
         """
-        Find the steps of each return. A window ends early at a termination, a truncation, and the newest step.
+        Find the steps of returns of more than one. A window ends early at a termination, a truncation, and the newest step.
 
         :param slots: first steps, int64 of shape (batch_size,)
         :param ring: says which step is the newest
         :param storage: says which steps end episodes
         :return: the windows
         """
-        if self.n_steps == 1:
-            return ReturnWindows(slots[:, None], None, slots)
         all_slots = (slots[:, None] + np.arange(self.n_steps) * ring.n_envs) % ring.capacity
         lengths = window_lengths(slots, storage.dones.ravel(), storage.timeouts.ravel(), ring.next_steps, self.n_steps)
         last = (slots + (lengths - 1) * ring.n_envs) % ring.capacity

@@ -37,23 +37,12 @@ class Pair:
                 self.masses.pop(next_step % self.ring.n_rows * self.ring.n_envs + env, None)
 
     def row(self) -> None:
-        """Write a row of all environments."""
-        if not self.ring.all_at_same_step:
+        """Write a row of all environments, of which the ring alone knows."""
+        if self.sampler.is_outdated or not self.ring.all_at_same_step:
             return
         self.expect_new(self.slots_of_row(self.ring.max_next_step))
-        self.sampler.count_new_row()
         self.ring.advance_all()
         self.forget_incomplete()
-
-    def row_that_is_interrupted(self) -> None:
-        """Ctrl-C comes before the ring counts the row: one row too many is taken for new, here the newest."""
-        if not self.ring.all_at_same_step:
-            return
-        self.sampler.catch_up()
-        self.sampler.count_new_row()
-        if self.ring.max_next_step > self.ring.first_step:
-            self.expect_new(self.slots_of_row(self.ring.max_next_step - 1))
-            self.forget_incomplete()
 
     def steps(self, is_interrupted: bool = False) -> None:
         """Write steps of some environments, at once with their masses."""
@@ -116,7 +105,6 @@ class Pair:
 
 OPERATIONS = (
     Pair.row,
-    Pair.row_that_is_interrupted,
     Pair.steps,
     Pair.steps_that_are_interrupted,
     Pair.update,
