@@ -13,7 +13,7 @@ from tqdm import tqdm
 from sb3_per.compare.campaign import Job, missing, processes, read, run_missing
 from sb3_per.compare.literals import words_of
 from sb3_per.compare.report import Results, comparisons, draw, table, verdict
-from sb3_per.compare.runs import Trial, entry_of, prepare, run, try_arm
+from sb3_per.compare.runs import Trial, entry_of, has_own_entry, prepare, run, try_arm
 from sb3_per.compare.statistics import least_difference, least_seeds
 from sb3_per.compare.task import N_EVALUATIONS, Arm, Task, arms_of, jobs_of, pairs_of
 from sb3_per.zoo.names import split_env
@@ -128,6 +128,8 @@ def plan_of(options: argparse.Namespace) -> Plan:
     n_envs = entry.get("n_envs", 1)
     print(f"{task.env}, {task.algo}, {n_timesteps:,} steps a run in {n_envs} environment{'s' if n_envs > 1 else ''}")
     print(f"hyperparameters of {task.config}")
+    if not has_own_entry(task):
+        print(f"it has none for {task.env} itself: those for all environments, or for Atari, count. -conf names another file")
     print(f"arms: {'; '.join(arm.name for arm in arms)}")
     if entry.get("double_q"):
         print("stock DQN has no double_q, which the file sets: the other arms differ from it by more than the draw")

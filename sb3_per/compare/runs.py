@@ -11,10 +11,12 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
+import yaml
 from rl_zoo3 import utils
 from rl_zoo3.exp_manager import ExperimentManager
 from stable_baselines3 import HerReplayBuffer
@@ -125,6 +127,14 @@ def entry_of(task: Task, arm: Arm) -> dict[str, Any]:
             ) from error
     check_schedules(entry)
     return entry
+
+
+def has_own_entry(task: Task) -> bool:
+    """Tell whether the hyperparameter file has an entry for the environment itself, and not only one for all or for Atari."""
+    path = Path(task.config)
+    if path.suffix not in (".yml", ".yaml"):
+        return True  # code, which RL Zoo runs
+    return task.env in yaml.safe_load(path.read_text())
 
 
 class Trial(NamedTuple):

@@ -182,6 +182,14 @@ def test_the_plan_names_arms_runs_steps_environments_and_what_the_seeds_can_deci
     assert "4 arms x 15 seeds x learning rate times 0.333, 1, 3 = 180 runs\n" in shown
 
 
+def test_hyperparameters_that_are_not_those_of_the_environment_are_named(folder, capsys):
+    plan()
+    assert "it has none for" not in capsys.readouterr().out
+    Path("own.yml").write_text(json.dumps({"default": ENTRY}))
+    plan()
+    assert "it has none for Flipping-v0 itself" in capsys.readouterr().out
+
+
 def test_more_environments_make_fewer_updates(folder):
     """16 steps at a time, and an update after each 16 from the 32nd step on."""
     for n_envs, updates in (("4", 7), ("1", 25)):
