@@ -146,6 +146,9 @@ FIGURES: dict[str, Callable[[], str]] = {
     "plane no weights": lambda: studied("plane", "no weights | uniform | mean over the tasks", _FACTOR),
     "plane no weights short": lambda: value(studied("plane", "no weights | uniform | mean over the tasks", _FACTOR), 2),
     "plane no weights shuffled": lambda: studied("plane", "no weights | shuffled, no weights | mean over the tasks", _FACTOR),
+    "plane one gain": lambda: studied("plane-one", "defaults | uniform | mean over the tasks", _FACTOR),
+    "plane one gain short": lambda: value(studied("plane-one", "defaults | uniform | mean over the tasks", _FACTOR), 2),
+    "plane one no weights": lambda: studied("plane-one", "no weights | uniform | mean over the tasks", _FACTOR),
     # speed
     "draw less": lambda: less("speed", "sample 256"),
     "draw ratio": lambda: times("speed", "sample 256"),
