@@ -16,17 +16,6 @@ from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Storage
 
 
-class NextStep(NamedTuple):
-    """What is known of the next step of all environments before it is written."""
-
-    #: number within the episode, int32 of shape (n_envs,)
-    numbers: np.ndarray
-    #: environments whose open episode ends before the step, int64 of shape (k,)
-    cut: np.ndarray
-    #: whether any window is unrolled from the step, and not from the start of its episode
-    is_unrolled_from: bool
-
-
 class Changes(NamedTuple):
     """Windows that can be drawn from now on, and that no longer can, until :meth:`CompleteWindows.confirm`."""
 
@@ -78,21 +67,23 @@ class CompleteWindows(Marked):
 
     # ---- writing
 
-    def next_step(self, starts: np.ndarray | None) -> NextStep:
+    def next_step(self, row: int, starts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, bool]:
         """
         Number the next step of each environment within its episode. Call it before the step is written: in a ring of a single
         row, it overwrites the step before, which the number depends on.
 
+        :param row: row of the step
         :param starts: where an episode starts although the one before has not ended, bool of shape (n_envs,);
             ``None``: nowhere
-        :return: what is known of the step
+        :return: numbers of the step within the episodes, int32 of shape (n_envs,); environments whose episode the step cuts
+            off, int64 of shape (k,); and whether a window of any environment is unrolled from the step
         """
         ring = self.ring
         storage = self.storage
         if starts is None:
             starts = self._no_starts
         numbers = np.empty(ring.n_envs, np.int32)
-        row_before = (ring.pos - 1) % ring.n_rows
+        row_before = (row - 1) % ring.n_rows
         leaves_open, is_unrolled_from = number_next(
             numbers,
             self.episode_steps[row_before],
@@ -106,19 +97,20 @@ class CompleteWindows(Marked):
         cut = NO_SLOTS
         if leaves_open and ring.n_rows > 1:
             cut = np.flatnonzero(starts & (storage.dones[row_before] == 0))
-        return NextStep(numbers, cut, is_unrolled_from)
+        return numbers, cut, is_unrolled_from
 
-    def add_row(self, row: int, step: NextStep) -> None:
+    def add_row(self, row: int, numbers: np.ndarray, cut: np.ndarray) -> None:
         """
         Take note of a step that was written, and end the episodes that it does not continue.
 
         :param row: row of the step
-        :param step: from :meth:`next_step`
+        :param numbers: from :meth:`next_step`
+        :param cut: from :meth:`next_step`
         """
-        self.episode_steps[row] = step.numbers
-        if step.cut.size:
+        self.episode_steps[row] = numbers
+        if cut.size:
             self.reopen_last_step()
-            self.storage.truncate(row - 1, step.cut)
+            self.storage.truncate(row - 1, cut)
 
     def reopen_last_step(self) -> None:
         """Look for windows once more, because ends of episodes are about to be written."""

@@ -88,12 +88,12 @@ class WindowSet(TransitionSet):
         :param states: recurrent states before the step, see :meth:`~sb3_per.buffers.recurrent_states.RecurrentStates.store`
         """
         row = self.ring.pos
-        step = self.complete_windows.next_step(starts)
-        stored_states = self.states.as_arrays(states) if step.is_unrolled_from else []
+        numbers, cut, is_unrolled_from = self.complete_windows.next_step(row, starts)
+        stored_states = self.states.as_arrays(states) if is_unrolled_from else []
         self.storage.write_row(row, steps)
-        self.complete_windows.add_row(row, step)
-        if step.is_unrolled_from:
-            self.states.store(row, step.numbers, stored_states)
+        self.complete_windows.add_row(row, numbers, cut)
+        if is_unrolled_from:
+            self.states.store(row, numbers, stored_states)
         self.ring.advance_all()
 
     def end_episodes(self, envs: np.ndarray) -> None:
