@@ -52,7 +52,7 @@ class BetaSchedule:
             target = self.end
         else:
             target = self.start + fraction * (self.end - self.start)
-        self.value = max(self.value, target)  # NaN changes nothing
+        self.value = max(self.value, target)  # in this order, NaN changes nothing
 
     def state(self) -> dict[str, float | int]:
         """Return beta and the number of draws, see :meth:`load`."""

@@ -225,7 +225,7 @@ class SumTree(MassTree):
         if bad != ALL_WRITTEN:
             self._refuse_value(slots[bad], values[bad])
 
-    insert = write  # the mass of a new transition is like any other
+    insert = write  # the same as in the base class, without a call in between
 
     def masses_at(self, slots: np.ndarray) -> np.ndarray:
         """See :meth:`MassTree.masses_at`."""

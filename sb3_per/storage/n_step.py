@@ -35,7 +35,8 @@ class NStepReturns:
 
     def windows(self, slots: np.ndarray, ring: Ring, storage: Storage) -> ReturnWindows:
         """
-        Find the steps of returns of more than one. A window ends early at a termination, a truncation, and the newest step.
+        Find the steps of each return, for ``n_steps`` above 1. A window ends early at a termination, a truncation, and the
+        newest step.
 
         :param slots: first steps, int64 of shape (batch_size,)
         :param ring: says which step is the newest
