@@ -81,6 +81,7 @@ def test_a_buffer_in_a_folder_gives_the_same_batches(kind, tmp_path, monkeypatch
     assert_same_state(stored[1], stored[0])
 
 
+@pytest.mark.filterwarnings("ignore:The disk of storage_folder")  # a full buffer would take 2 GB; this one stays small
 def test_files_hold_the_large_arrays_and_grow_with_the_buffer(tmp_path):
     """A new buffer takes no space on the disk, and one that is filled takes its size."""
     box = spaces.Box(0, 255, (100, 100), np.uint8)
