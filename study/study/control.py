@@ -191,6 +191,7 @@ CAMPAIGN = Campaign(
     primary=tuple(Contrast(arm, "uniform") for arm in JUDGED),
     secondary=(Contrast("no weights", "shuffled, no weights"),),
     by_task=tuple(Contrast(arm, "uniform", "each") for arm in JUDGED),
+    undeclared=(Contrast("no weights", "defaults"),),
     other_scores={"last quarter of the episodes": score_of_the_end},
     growth=0,
     is_relative=True,

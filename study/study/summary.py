@@ -1,7 +1,7 @@
 """
 Report all tasks together: the main settings against the uniform twin (``summary.md`` and ``summary.png``), and against the
-defaults (``defaults.md``). Draw the campaigns on rare success in one figure (``rarity.png``), and SAC's in another
-(``replays.png``).
+defaults (``defaults.md``). Draw the campaigns on rare success in one figure (``rarity.png``), and SAC's in two others: in
+the plane (``replays.png``), and on tasks of others (``control.png``).
 
 - effect: mean difference by seed, in percent of the mean of the reference, with a bootstrap interval over the seeds; for
   dose_response.py and chain_sizes.py, of the geometric means
@@ -22,8 +22,10 @@ from sb3_per.compare.report import p_text
 from sb3_per.compare.statistics import holm, paired_p
 
 from . import report
-from .campaign import Campaign, Contrast
+from .campaign import Campaign, Contrast, done, evaluations_of, reporting_jobs
 from .chain_sizes import CAMPAIGN as CHAIN
+from .control import CAMPAIGN as CONTROL
+from .control import N_MEANS, UPDATES, offset_of
 from .doorkey_sizes import CAMPAIGN as DOORKEY
 from .dose_response import CAMPAIGN as DOSE
 from .figures import ARMS, INK, LOOKS, STYLE, draw_arm, errorbar, figure_of, role_of, save, say_that_more_is_better
@@ -258,6 +260,32 @@ def draw_gain_over_replays(out: Path) -> None:
         save(figure, out / "results" / "replays.png")
 
 
+def draw_control(out: Path) -> None:
+    """
+    Draw the learning curves of SAC on tasks of others, ``control.png``, if the campaign is complete. The text can be read
+    where the figure is 360 pixels wide.
+    """
+    rows = read(out / "data" / f"{CONTROL.name}.csv")
+    if not report.progress(CONTROL, rows)[1]:
+        return
+    runs = done(rows, reporting_jobs(CONTROL, rows))
+    with style.context([STYLE, {"font.size": 16}]):
+        figure = figure_of(7.2)
+        for task, axes in zip(CONTROL.tasks, figure.subplots(2, 2).ravel(), strict=True):
+            updates = UPDATES[task] / N_MEANS[task] * (np.arange(N_MEANS[task]) + 1) / 1_000
+            for arm in CONTROL.arms:
+                # The columns of all tasks have the names of the first; their order counts.
+                curves = [list(evaluations_of(row).values()) for run, row in runs if run[:2] == (task, arm)]
+                draw_arm(axes, updates.tolist(), with_interval(np.array(curves) + offset_of(task)), arm)
+            axes.set(title=task.partition("-v")[0], ylabel="return", ylim=(0, None), xlim=(0, None))
+            axes.set_xticks(np.linspace(0, updates[-1], 5))
+        for axes in figure.axes[-2:]:
+            axes.set_xlabel("thousand updates")
+        axes.set_ylabel("steps at the goal")
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        save(figure, out / "results" / "control.png")
+
+
 def write(out: Path) -> None:
     """Write the tables and figures of all complete campaigns, whose CSV files are in ``data/`` of this folder."""
     found = [*summarise(out, "uniform"), *of_campaigns(out)]
@@ -266,3 +294,4 @@ def write(out: Path) -> None:
     draw(found, out / "results" / "summary.png")
     draw_where_success_is_rare(out)
     draw_gain_over_replays(out)
+    draw_control(out)

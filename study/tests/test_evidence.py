@@ -612,3 +612,36 @@ def test_doors_cannot_be_solved_from_four_frames():
     (doors,) = np.nonzero(walks[2][1])  # steps whose action opens one
     assert doors.tolist() == [7, 14, 21, 28, 35, 42, 49]
     assert len(np.unique(observations[0, doors], axis=0)) == 7
+
+
+def test_the_figure_of_control_has_a_learning_curve_for_each_arm_and_task(out, monkeypatch):
+    """The return of an arm is its number times that of the seed and the tenths of the run; FetchReach has 50 less."""
+    each, drawn = summary.CONTROL, []
+    monkeypatch.setattr(summary, "save", lambda figure, path: drawn.append((figure, path)))
+    summary.draw_control(out)
+    assert not drawn  # no run is there
+    rows = []
+    for jobs_of in (
+        lambda *_: [campaigns.job(each, *run) for run in each.others],
+        campaigns.all_choosing_jobs,
+        campaigns.reporting_jobs,
+    ):
+        for name, (task, arm, *_) in jobs_of(each, rows):
+            number = [*each.arms, "random"].index(arm) + 1
+            lower = 50 if task == "FetchReach-v4" else 0
+            curve = {str(i): str(number * name["seed"] * i - lower) for i in range(1, 17)}
+            rows.append({**{key: str(value) for key, value in name.items()}, **curve})
+    write_rows(out / "data" / "control.csv", rows)
+    summary.draw_control(out)
+    ((figure, path),) = drawn
+    assert path == out / "results" / "control.png"
+    seed = np.mean(each.reporting)
+    for axes, task, thousands in zip(figure.axes, each.tasks, (8, 8, 8, 4), strict=True):
+        assert task.startswith(axes.get_title())
+        assert [line.get_label() for line in axes.lines] == list(each.arms)
+        for number, line in enumerate(axes.lines, 1):
+            np.testing.assert_allclose(line.get_xdata(), thousands * np.arange(1, 17) / 16)
+            np.testing.assert_allclose(line.get_ydata(), number * seed * np.arange(1, 17))
+            assert line.get_linestyle() == ("--" if "shuffled" in line.get_label() else "-")
+    texts = [text for text in figure.findobj(Text) if text.get_text()]
+    assert min(text.get_size() / 72 / figure.get_figwidth() * 360 for text in texts) >= 11
