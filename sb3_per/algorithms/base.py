@@ -462,7 +462,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
         :param path: path of the directory, of the manifest of one of its generations, or of a pickle. **Unpickling runs code
             from the file**
-        :param truncate_last_traj: HER only: whether to end the last episode, see SB3
+        :param truncate_last_traj: HER only: whether to end the last episode; ``False``: the environments continue it. Other
+            buffers end it at the next ``learn``
         :raises ValueError: for a damaged buffer, or one with another shape, number of environments or kind. Nothing changes
             then
         :raises FileNotFoundError: if there is no such file or directory
@@ -482,6 +483,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             raise
         if before.get("replay_buffer") is not None:
             self.replay_buffer.beta_schedule.go_on_from(before["replay_buffer"].beta)
+        if isinstance(self.replay_buffer, HerReplayBuffer) and not truncate_last_traj:
+            self._next_step_follows_buffer = True  # unless `learn` resets the environments
 
     def _load_buffer_directory(self, path: str | pathlib.Path, truncate_last_traj: bool) -> None:
         live: PrioritizedReplayBuffer | None = vars(self).get("replay_buffer")

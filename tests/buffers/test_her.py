@@ -221,6 +221,26 @@ def test_learn_save_and_load_keep_priorities(tmp_path):
     loaded.learn(20, reset_num_timesteps=False)
 
 
+@pytest.mark.parametrize("name", ["her.buffer", "her.pkl"])
+def test_an_episode_that_the_environment_continues_after_a_load_stays_one_as_in_sb3(tmp_path, name):
+    """The load comes in the middle of an episode, and ``truncate_last_traj=False`` says that it goes on."""
+    found = {}
+    for cls in (DQN, PERDQN):
+        env = make_vec_env(lambda: BitFlippingEnv(n_bits=12, continuous=False, max_steps=20), n_envs=1)
+        model = cls("MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer, buffer_size=200, learning_starts=100, seed=0)
+        model.learn(30)
+        file = tmp_path / (f"stock-{name}" if cls is DQN else name)
+        model.save(tmp_path / cls.__name__)
+        model.save_replay_buffer(file.with_suffix(".pkl") if cls is DQN else file)
+        model = cls.load(tmp_path / cls.__name__, env=env, force_reset=False)
+        model.load_replay_buffer(file.with_suffix(".pkl") if cls is DQN else file, truncate_last_traj=False)
+        model.learn(25, reset_num_timesteps=False)
+        found[cls] = model.replay_buffer.dones.copy(), model.replay_buffer.ep_length.copy()
+    for ours, stocks in zip(found[PERDQN], found[DQN], strict=True):
+        np.testing.assert_array_equal(ours, stocks)
+    assert found[PERDQN][1][20] == 20
+
+
 def test_her_models_load_as_stock_models_and_back(tmp_path):
     """A saved model with HER loads as stock DQN, and back; an SB3 HER buffer becomes a prioritized one."""
     env = make_env(2)
