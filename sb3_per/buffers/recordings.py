@@ -26,7 +26,7 @@ def require_demonstrations_in(other: Any, observation_space: spaces.Space, actio
     :param observation_space: observation space that it must have
     :param action_space: action space that it must have, except for the bounds of a Box
     :raises TypeError: for anything but a buffer, e.g. a model
-    :raises ValueError: for other spaces, or a reward that is NaN or infinite
+    :raises ValueError: for other spaces, a buffer with ``optimize_memory_usage``, or a reward that is NaN or infinite
     """
     if not isinstance(other, ReplayBuffer):
         hint = ": give model.replay_buffer" if isinstance(other, BaseAlgorithm) else ""
@@ -36,6 +36,11 @@ def require_demonstrations_in(other: Any, observation_space: spaces.Space, actio
     has_other_bounds = can_be_rescaled(other.action_space, action_space) and is_scaled(other.action_space)
     if other.action_space != action_space and not (has_other_bounds and is_scaled(action_space)):
         raise ValueError(f"The other buffer has action_space {other.action_space}, and this one {action_space}")
+    if other.optimize_memory_usage:
+        raise ValueError(
+            "The other buffer has optimize_memory_usage=True, which does not store the last observation of an episode, so its "
+            "transitions cannot be demonstrations"
+        )
     require_finite_rewards(other.rewards[: other.size()])
 
 

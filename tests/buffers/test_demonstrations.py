@@ -10,6 +10,7 @@ import torch as th
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per import (
     PERSAC,
@@ -414,6 +415,18 @@ def test_bad_demonstration_settings_are_refused():
         storage = dict(handle_timeout_termination=False) if "optimize_memory_usage" in settings_ else {}
         with pytest.raises(error, match=message):
             make_buffer(**settings_, **storage)
+
+
+@pytest.mark.parametrize("cls", [PrioritizedReplayBuffer, ReplayBuffer])
+def test_a_buffer_without_last_observations_is_refused(cls):
+    """It holds the first observation of the next episode in their place."""
+    buffer = make_buffer(demonstration_fraction=0.5)
+    spaces_ = (buffer.observation_space, buffer.action_space)
+    other = cls(12, *spaces_, "cpu", optimize_memory_usage=True, handle_timeout_termination=False)
+    fill([other], 5)
+    with pytest.raises(ValueError, match="optimize_memory_usage=True"):
+        buffer.add_demonstrations_from(other)
+    assert len(buffer.demonstrations) == 0
 
 
 def test_sequences_refuse_demonstrations():
