@@ -90,8 +90,8 @@ class DemonstrationMethods(SB3Attributes):
         :param other: prioritized or SB3's, with the same observation and action space. The bounds of a Box of actions may
             differ, if every action is inside of those of this buffer
         :raises TypeError: for anything but a buffer
-        :raises ValueError: for a buffer with other spaces or ``optimize_memory_usage``, with actions outside [-1, 1] or outside
-            of the new bounds, with a reward that is NaN or infinite, or an empty one
+        :raises ValueError: for a buffer with other spaces or ``optimize_memory_usage``, with actions outside [-1, 1] or
+            outside of the new bounds, with a reward that is NaN or infinite, or an empty one
         :raises NotImplementedError: with sequences and ``optimize_memory_usage``
         """
         self._check_demonstrations(self.optimize_memory_usage)
