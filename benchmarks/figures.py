@@ -139,12 +139,9 @@ _HALFCHEETAH = "HalfCheetah-v5, 100,000 steps | `continuous` | one rate | defaul
 
 FIGURES: dict[str, Callable[[], str]] = {
     "many environments gain": many_environments,
-    "many environments gain short": lambda: value(many_environments()),
     "plane gain": lambda: studied("plane", "defaults | uniform | mean over the tasks", _FACTOR),
-    "plane gain short": lambda: value(studied("plane", "defaults | uniform | mean over the tasks", _FACTOR), 2),
     "plane shuffled": lambda: studied("plane", "defaults | shuffled, defaults | mean over the tasks", _FACTOR),
     "plane no weights": lambda: studied("plane", "no weights | uniform | mean over the tasks", _FACTOR),
-    "plane no weights short": lambda: value(studied("plane", "no weights | uniform | mean over the tasks", _FACTOR), 2),
     "plane no weights shuffled": lambda: studied("plane", "no weights | shuffled, no weights | mean over the tasks", _FACTOR),
     "plane one gain": lambda: studied("plane-one", "defaults | uniform | mean over the tasks", _FACTOR),
     "plane one gain short": lambda: value(studied("plane-one", "defaults | uniform | mean over the tasks", _FACTOR), 2),
@@ -156,15 +153,10 @@ FIGURES: dict[str, Callable[[], str]] = {
     "reacher uniform": lambda: value(studied("control", "uniform", "reacher-hard"), 0),
     "reacher defaults": lambda: value(studied("control", "defaults", "reacher-hard"), 0),
     "reacher no weights": lambda: value(studied("control", "no weights", "reacher-hard"), 0),
-    "pendulum uniform": lambda: value(studied("control", "uniform", "pendulum-swingup"), 0),
-    "pendulum no weights": lambda: value(studied("control", "no weights", "pendulum-swingup"), 0),
-    "finger uniform": lambda: value(studied("control", "uniform", "finger-turn_hard"), 0),
-    "finger no weights": lambda: value(studied("control", "no weights", "finger-turn_hard"), 0),
     "control dense": lambda: studied("control-dense", "defaults | uniform | Pendulum-v1", _DIFFERENCE),
     "control dense no weights": lambda: studied("control-dense", "no weights | uniform | Pendulum-v1", _DIFFERENCE),
     # speed
     "draw less": lambda: less("speed", "sample 256"),
-    "draw ratio": lambda: times("speed", "sample 256"),
     "sac less": lambda: less("speed", "step sac cpu"),
     "td3 less": lambda: less("speed", "step td3 cpu"),
     "dqn more": lambda: more("speed", "step dqn cpu"),
