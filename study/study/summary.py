@@ -281,7 +281,7 @@ def draw_control(out: Path) -> None:
             axes.set_xticks(np.linspace(0, updates[-1], 5))
         for axes in figure.axes[-2:]:
             axes.set_xlabel("thousand updates")
-        axes.set_ylabel("steps at the goal")
+        figure.axes[-1].set_ylabel("steps at the goal")
         figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         save(figure, out / "results" / "control.png")
 
