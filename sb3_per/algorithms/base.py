@@ -74,9 +74,6 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     #: constructor applies them with :func:`~sb3_per.algorithms.arguments.with_defaults`.
     changed_defaults: ClassVar[dict[str, Any]] = {}
 
-    #: Number of priorities, over all calls of ``train``, that came after their transition was overwritten. Not saved.
-    n_stale_updates = 0
-
     # Whether the next step follows the newest one in the buffer. If not, `learn` ends the episodes in the buffer.
     _next_step_follows_buffer = False
 
@@ -339,10 +336,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: for TD errors that are NaN or infinite. The networks have made their step then, but no priority
             has changed
         """
-        n_written = self.replay_buffer.update_priorities(batch.indices, td_errors)
-        if n_written is not None:  # a buffer of the user's own may return nothing
-            # Not of the whole batch: with HER, some transitions may update nothing.
-            self.n_stale_updates += self.replay_buffer.n_to_update(batch) - n_written
+        self.replay_buffer.update_priorities(batch.indices, td_errors)
         if batch.is_demonstration is not None:
             metrics.add(demonstration_metrics(batch.is_demonstration, td_errors, self.replay_buffer.scheme))
 
@@ -376,7 +370,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             checkpoints.write_zip(path, lambda file: save(file, exclude, include))
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_next_step_follows_buffer", "n_stale_updates", "saved_buffers"]
+        return [*super()._excluded_save_params(), "_next_step_follows_buffer", "saved_buffers"]
 
     @classmethod
     def load(

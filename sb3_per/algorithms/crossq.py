@@ -34,8 +34,7 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
     log_ent_coef: Any
     target_entropy: Any
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        return optimizers_with_entropy(self)
+    _optimizers = optimizers_with_entropy
 
     def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():

@@ -58,9 +58,12 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
         :return: targets, shape (batch_size, 1)
         """
         next_q = self.q_net_target(batch.next_observations)
-        choosing_q = self.q_net(batch.next_observations) if self.double_q else next_q
-        next_actions = choosing_q.argmax(dim=1, keepdim=True)
-        return self._target_from(batch, next_q.gather(dim=1, index=next_actions))
+        if self.double_q:
+            next_actions = self.q_net(batch.next_observations).argmax(dim=1, keepdim=True)
+            next_values = next_q.gather(dim=1, index=next_actions)
+        else:
+            next_values = next_q.max(dim=1, keepdim=True).values
+        return self._target_from(batch, next_values)
 
     def _target_from(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
         """Compute the targets from values of the next observations. The recurrent class may rescale both."""

@@ -36,8 +36,7 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
     log_ent_coef: Any
     target_entropy: Any
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        return optimizers_with_entropy(self)
+    _optimizers = optimizers_with_entropy
 
     def _target(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
         """

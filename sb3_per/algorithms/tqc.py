@@ -38,8 +38,7 @@ class PERTQC(PrioritizedOffPolicyMixin, TQC):
     log_ent_coef: Any
     target_entropy: Any
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        return optimizers_with_entropy(self)
+    _optimizers = optimizers_with_entropy
 
     def _target(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
         """

@@ -22,13 +22,14 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.buffers.inputs import require_finite_rewards
 from sb3_per.buffers.recordings import Recording
 from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings
-from sb3_per.storage.array_store import ArrayStore
+from sb3_per.storage.array_store import ArrayStore, writable
 from sb3_per.storage.frame_setting import frames_by_key
 from sb3_per.storage.make import converted, make_storage
 from sb3_per.storage.mapped import Folder, folder_of_copy
 from sb3_per.storage.nested import keyed
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Layout, Storage
+from sb3_per.storage.store import ObservationStore
 from sb3_per.utils.origin import is_user_defined
 
 if TYPE_CHECKING:
@@ -193,23 +194,25 @@ def layout_of(buffer: ReplayBuffer) -> Layout:
 
 def storage_of(buffer: ReplayBuffer) -> Storage:
     """
-    Make a storage of SB3's arrays, which are shared.
+    Make a storage of SB3's arrays. They are shared, unless a user has set one that is read-only or not contiguous.
 
     :param buffer: of SB3
     :return: the storage
     """
     layout = layout_of(buffer)
-    observations = keyed(buffer.observations)
-    next_observations = dict.fromkeys(observations)
-    if not layout.shares_next_obs:
-        next_observations = keyed(buffer.next_observations)
+    stores: dict[str | None, ObservationStore] = {}
+    for key, array in keyed(buffer.observations).items():
+        next_observations = None
+        if not layout.shares_next_obs:
+            next_observations = writable(keyed(buffer.next_observations)[key])
+        stores[key] = ArrayStore(writable(array), next_observations)
     return Storage(
         layout,
-        {key: ArrayStore(array, next_observations[key]) for key, array in observations.items()},
-        actions=buffer.actions,
-        rewards=buffer.rewards,
-        dones=buffer.dones,
-        timeouts=buffer.timeouts,
+        stores,
+        actions=writable(buffer.actions),
+        rewards=writable(buffer.rewards),
+        dones=writable(buffer.dones),
+        timeouts=writable(buffer.timeouts),
         infos=buffer.infos if isinstance(buffer, HerReplayBuffer) and layout.keeps_infos else None,
     )
 

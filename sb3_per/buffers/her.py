@@ -554,13 +554,6 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     # ---- virtual transitions
 
-    def n_to_update(self, batch: Any) -> int:  # noqa: D102 - inherited
-        n = super().n_to_update(batch)
-        if self.update_from_virtual:
-            return n
-        n_experience = n if batch.is_demonstration is None else n - int(batch.is_demonstration.sum())
-        return n - self.experience.n_virtual(n_experience)  # type: ignore[attr-defined]
-
     def goals_for(self, slots: np.ndarray) -> np.ndarray:
         """
         Draw a new goal for each of some transitions, by SB3's strategy.

@@ -285,19 +285,27 @@ def td_error_matrix(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -
             td_errors = td_errors.cpu()
         if td_errors.dtype is not th.float32:
             td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
-        td_errors = td_errors.numpy()
+        array = td_errors.contiguous().numpy()
+    else:
+        array = _as_floats(td_errors)
+    if array.shape == shape:
+        return array.reshape(-1, 1)
+    if array.shape[:-1] != shape or array.shape[-1] == 0:
+        with_critics = ", ".join((*map(str, shape), "n_critics"))
+        raise ValueError(f"td_errors have shape {array.shape}, and must have shape {shape} or ({with_critics})")
+    if array.ndim == 2:
+        return array
+    return array.reshape(-1, array.shape[-1])
+
+
+def _as_floats(td_errors: Any) -> np.ndarray:
     try:
         array = np.asarray(td_errors)
         if array.dtype not in _FLOATS or not array.flags.carray:
             array = np.array(array, dtype=np.float64, order="C")
     except (ValueError, TypeError) as error:
         raise ValueError(f"td_errors must be numbers: {error}") from error
-    if array.shape == shape:
-        return array.reshape(-1, 1)
-    if array.shape[:-1] != shape or array.shape[-1] == 0:
-        with_critics = ", ".join((*map(str, shape), "n_critics"))
-        raise ValueError(f"td_errors have shape {array.shape}, and must have shape {shape} or ({with_critics})")
-    return array.reshape(-1, array.shape[-1])
+    return array
 
 
 def checked_abs_td_errors(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:

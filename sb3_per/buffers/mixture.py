@@ -336,12 +336,12 @@ class Mixture:
             order = np.argsort(is_demonstration, kind="stable")
             ids = ids[order]
             td_errors = td_errors[order]
-        slots, priorities, tree_values = self._checked_demonstrations(ids[n:] - FIRST_ID, td_errors[n:])
+        slots, tree_values, largest_priority = self._checked_demonstrations(ids[n:] - FIRST_ID, td_errors[n:])
         n_written = self.experience.update(ids[:n], td_errors[:n])
-        self.demonstrations.sampler.update(slots, priorities, tree_values)
+        self.demonstrations.sampler.update(slots, tree_values, largest_priority)
         return n_written + len(slots)
 
-    def _checked_demonstrations(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _checked_demonstrations(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
         """See :meth:`TransitionSet.checked_update`. Messages name the ids that the caller knows."""
         try:
             return self.demonstrations.checked_update(ids, td_errors)

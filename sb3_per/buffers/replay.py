@@ -49,6 +49,9 @@ from sb3_per.utils.checks import FRACTION, check_argument, integer, words
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
+# What the attribute ``device`` may be on a CPU: a user may have set a string.
+_CPU = (th.device("cpu"), "cpu")
+
 
 class PrioritizedReplayBuffer(DemonstrationMethods):
     """
@@ -328,12 +331,12 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :param initial_priority: the setting, or what takes its place
         :return: tree_values, float64 of ``shape``
         :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity, and for
-            what :meth:`~sb3_per.sampling.sampler.Sampler.priorities_and_tree_values` does not allow
+            what :meth:`~sb3_per.sampling.sampler.Sampler.tree_values_from` does not allow
         """
         abs_td_errors = inputs.checked_abs_td_errors(td_errors, shape)
         if initial_priority != "td_error":
             raise ValueError(f"td_errors of new transitions need initial_priority='td_error', not {initial_priority!r}")
-        _, tree_values = self.sampler.priorities_and_tree_values(abs_td_errors)
+        tree_values, _ = self.sampler.tree_values_from(abs_td_errors)
         return tree_values.reshape(shape)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
@@ -434,14 +437,14 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             observations = to_torch(obs)
             next_observations = to_torch(next_obs)
         return PrioritizedReplayBufferSamples(
-            observations=observations,
-            actions=to_torch(raw.actions),
-            next_observations=next_observations,
-            dones=to_torch(raw.terminations),
-            rewards=to_torch(rewards),
-            discounts=discounts,
-            weights=to_torch(weights),
-            indices=raw.ids,
+            observations,
+            to_torch(raw.actions),
+            next_observations,
+            to_torch(raw.terminations),
+            to_torch(rewards),
+            discounts,
+            to_torch(weights),
+            raw.ids,
         )
 
     def _tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
@@ -451,7 +454,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         """
         if self._user_changes_batches:
             return self.to_torch
-        if th.device(self.device).type == "cpu":  # a user may have set a string
+        if self.device in _CPU:
             return th.from_numpy
         return functools.partial(self.to_torch, copy=False)
 
@@ -514,15 +517,6 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             n_written = self.draw_source.update(ids, errors)
             self.update_reminder.n_draws = 0
         return n_written
-
-    def n_to_update(self, batch: Any) -> int:
-        """
-        Count the priorities that an update with a whole batch sets if nothing is overwritten in the meantime.
-
-        :param batch: from :meth:`sample`
-        :return: the number
-        """
-        return len(batch.indices)
 
     @property
     def beta(self) -> float:

@@ -82,6 +82,8 @@ class TransitionSet:
         self.storage = storage
         self.sampler = sampler
         self.n_step_returns = n_step_returns
+        #: how many priorities came after their transition was overwritten
+        self.n_stale_updates = 0
 
     # ---- write
 
@@ -226,9 +228,9 @@ class TransitionSet:
         gather_step_values(
             step_slots,
             last_slots,
-            storage.rewards.ravel(),
-            storage.dones.ravel(),
-            storage.timeouts.ravel(),
+            storage.rewards,
+            storage.dones,
+            storage.timeouts,
             ring.max_next_step * ring.n_envs,  # next_id
             ids,
             rewards,
@@ -272,17 +274,18 @@ class TransitionSet:
         :raises IndexError: for an id that was never issued
         :raises ValueError: for a TD error that is NaN or infinite. Nothing has changed in either case
         """
-        slots, priorities, tree_values = self.checked_update(ids, td_errors)
-        self.sampler.update(slots, priorities, tree_values)
+        slots, tree_values, largest_priority = self.checked_update(ids, td_errors)
+        self.sampler.update(slots, tree_values, largest_priority)
+        self.n_stale_updates += len(ids) - len(slots)
         return len(slots)
 
-    def checked_update(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def checked_update(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
         """
         Find the slots of ids without those that are stale or cannot be drawn, and compute their priorities. Nothing changes.
 
         :param ids: as in :meth:`update`
         :param td_errors: as in :meth:`update`
-        :return: slots, int64, priorities and tree values, float64, all of shape (m,)
+        :return: slots, int64, and their tree values, float64, both of shape (m,), and the largest priority
         :raises IndexError: for an id that was never issued
         :raises ValueError: for a TD error that is NaN or infinite, or a priority that is not allowed
         """
@@ -290,17 +293,26 @@ class TransitionSet:
         slots = np.empty_like(ids)
         abs_td_errors = np.empty(td_errors.shape)
         n, bad = locate_and_check(
-            ids, ring.next_steps, ring.first_step, ring.n_rows, ring.shares_next_obs, td_errors, slots, abs_td_errors
+            ids,
+            ring.min_next_step,
+            ring.leads,
+            ring.first_step,
+            ring.n_rows,
+            ring.shares_next_obs,
+            td_errors,
+            slots,
+            abs_td_errors,
         )
         if bad >= 0:
             raise self._bad_update(int(ids[bad]), td_errors[bad])
-        slots = slots[:n]
-        abs_td_errors = abs_td_errors[:n]
+        if n < len(ids):  # some are stale
+            slots = slots[:n]
+            abs_td_errors = abs_td_errors[:n]
         if not self.sampler.candidates.are_all_complete:
             slots, abs_td_errors = self.sampler.candidates.only_candidates(slots, abs_td_errors)
         if len(slots) == 0:  # a scheme need not work with nothing
-            return slots, np.empty(0), np.empty(0)
-        return slots, *self.sampler.priorities_and_tree_values(abs_td_errors)
+            return slots, np.empty(0), 0.0
+        return slots, *self.sampler.tree_values_from(abs_td_errors)
 
     def _bad_update(self, transition_id: int, td_errors: np.ndarray) -> Exception:
         """Say what is wrong with an id or its TD errors."""
@@ -387,7 +399,7 @@ def gather_step_values(
 
     :param step_slots: slots of the steps of each transition, shape (batch_size, n_steps)
     :param last_slots: slot of the last step that counts, shape (batch_size,)
-    :param rewards: by slot, as the following two, shape (capacity,)
+    :param rewards: of all slots, as the following two, shape (n_rows, n_envs)
     :param dones: ends of episodes
     :param timeouts: which of them are truncations, where the value of the next observation counts
     :param next_id: number above all ids of the ring
@@ -396,6 +408,9 @@ def gather_step_values(
     :param terminations: written, float32 of shape (batch_size, 1)
     """
     batch_size, n_steps = step_slots.shape
+    rewards = rewards.reshape(-1)  # views by slot
+    dones = dones.reshape(-1)
+    timeouts = timeouts.reshape(-1)
     first_id = first_id_of_lap(next_id, rewards.size)
     for i in range(batch_size):
         prefetch(dones, np.uint64(last_slots[i]))
@@ -412,7 +427,8 @@ def gather_step_values(
 @kernel
 def locate_and_check(
     ids: np.ndarray,
-    next_steps: np.ndarray,
+    min_next_step: int,
+    leads: np.ndarray,
     first_step: int,
     n_rows: int,
     shares_next_obs: bool,
@@ -424,7 +440,8 @@ def locate_and_check(
     Find the transitions of an update, and check the TD errors. Those that are not stale come first in the results.
 
     :param ids: of transitions, int64 of shape (batch_size,)
-    :param next_steps: next step of each environment, shape (n_envs,)
+    :param min_next_step: least next step of an environment
+    :param leads: how far each environment is ahead of it, shape (n_envs,)
     :param first_step: first step since the ring was last emptied
     :param n_rows: rows of the ring
     :param shares_next_obs: whether the oldest row of a full ring is incomplete
@@ -433,7 +450,8 @@ def locate_and_check(
     :param abs_td_errors: written, float64 in the shape of ``td_errors``
     :return: how many ids are not stale; and the position of the first bad id or TD error, -1 if there is none
     """
-    n_envs = next_steps.size
+    n_envs = leads.size
+    next_steps = min_next_step + leads
     # By environment; `Ring.oldest_complete` has the same rule.
     laps = np.empty(n_envs, np.int64)
     oldest = np.empty(n_envs, np.int64)

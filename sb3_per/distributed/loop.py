@@ -235,7 +235,7 @@ class RunMetrics:
         self._began = time.monotonic()
         self._waited_before = pool.seconds_waited
         self._updates_before = n_updates(model)
-        self._stale_before = model.n_stale_updates
+        self._stale_before = model.replay_buffer.experience.n_stale_updates
         #: transitions that updates were due for
         self.n_inserted = 0
         # Since the last line of the log.
@@ -280,7 +280,8 @@ class RunMetrics:
         if self.n_inserted > 0:
             n_sampled = (n_updates(self._model) - self._updates_before) * int(self._model.batch_size)
             logger.record("replay/samples_per_insert", n_sampled / self.n_inserted)
-        logger.record("replay/stale_updates", self._model.n_stale_updates - self._stale_before)
+        n_stale = self._model.replay_buffer.experience.n_stale_updates - self._stale_before
+        logger.record("replay/stale_updates", n_stale)
         self._line_began = now
         self._timesteps_before = n_timesteps
         self._lags = []

@@ -246,57 +246,79 @@ class Sampler:
 
     # ---- update
 
-    def update(self, slots: np.ndarray, priorities: np.ndarray, tree_values: np.ndarray) -> None:
+    def update(self, slots: np.ndarray, tree_values: np.ndarray, largest_priority: float) -> None:
         """
         Set priorities. Of repeated slots the last one counts.
 
         :param slots: slots that can be drawn, int64 of shape (n,)
-        :param priorities: from :meth:`priorities_and_tree_values`, as the next ones, shape (n,)
-        :param tree_values: what the tree takes for them
+        :param tree_values: from :meth:`tree_values_from`, as the next one, shape (n,)
+        :param largest_priority: of these slots
         """
         if len(slots) == 0:
             return
         self.catch_up()  # before `max_priority` changes
         # Before the tree: after an interrupt in between, new transitions still have the largest mass.
-        self.max_priority = max(self.max_priority, float(priorities[priorities.argmax()]))  # faster than `max`
+        self.max_priority = max(self.max_priority, largest_priority)
         self.tree.write(slots, tree_values)
 
-    def priorities_and_tree_values(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def tree_values_from(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, float]:
         """
         Turn TD errors into priorities, and these into what the tree takes, and check both. Nothing changes.
 
         :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
-        :return: priorities, and masses (with ranks the priorities again): float64 arrays of shape (n,), whatever a user's
-            scheme returns
+        :return: tree values, masses or with ranks priorities: a float64 array of shape (n,), whatever a user's scheme returns;
+            and the largest priority
         :raises ValueError: for a priority that is NaN or infinite, or another number of priorities or masses; for a mass of a
             user's scheme that is not above 0, or above its ``largest_mass``
         """
         scheme = self.scheme
-        priorities = np.asarray(scheme.priority(scheme.reduce(abs_td_errors)), np.float64)
-        if priorities.shape != (len(abs_td_errors),):
-            raise ValueError(
-                f"{scheme}.priority() gave shape {priorities.shape}: it must give one priority for each of "
-                f"{len(abs_td_errors)} transitions"
-            )
-        if len(priorities) and not priorities[priorities.argmax()] < np.inf:  # the position of a NaN, if there is one
-            raise ValueError(f"{scheme}.priority() gave {priorities.max()}: it must be finite")
+        priorities = scheme.priority(scheme.reduce(abs_td_errors))
         if self._has_user_defined_scheme:
-            least = priorities.min(initial=np.inf)
-            # `mass` may make a mass of a priority of 0; a tree of ranks could not draw it.
-            if least < 0.0 or (least == 0.0 and scheme.ranks_priorities):
-                raise ValueError(f"{scheme}.priority() gave {least}: it must be above 0")
+            priorities = self._checked_priorities(priorities, len(abs_td_errors))
+        largest_priority = 0.0
+        if len(priorities):
+            largest_priority = float(priorities[priorities.argmax()])  # a NaN, if there is one; three times as fast as `max`
+        if not largest_priority < np.inf:
+            raise ValueError(f"{scheme}.priority() gave {largest_priority}: it must be finite")
         if scheme.ranks_priorities:
-            return priorities, np.ascontiguousarray(priorities)
-        masses = np.ascontiguousarray(scheme.mass(priorities), np.float64)
-        if masses.shape != priorities.shape:
-            raise ValueError(f"{scheme}.mass() gave shape {masses.shape} for {len(priorities)} priorities")
+            return priorities, largest_priority
+        masses = scheme.mass(priorities)
         if self._has_user_defined_scheme:
-            is_allowed = (masses >= LEAST_MASS) & (masses <= scheme.largest_mass)
-            if not is_allowed.all():
-                raise ValueError(
-                    f"{scheme}.mass() gave {masses[~is_allowed][0]}: it must be above 0 and at most {scheme.largest_mass}"
-                )
-        return priorities, masses
+            masses = self._checked_masses(masses, len(priorities))
+        return masses, largest_priority
+
+    def _checked_priorities(self, priorities: Any, n: int) -> np.ndarray:
+        """
+        Check what a user's scheme gives. The caller checks that it is finite.
+
+        :param priorities: from its ``priority()``
+        :param n: number of transitions
+        :return: the same, float64 of shape (n,), contiguous
+        """
+        scheme = self.scheme
+        priorities = np.ascontiguousarray(priorities, np.float64)
+        if priorities.shape != (n,):
+            raise ValueError(
+                f"{scheme}.priority() gave shape {priorities.shape}: it must give one priority for each of {n} transitions"
+            )
+        least = priorities.min(initial=np.inf)
+        # `mass` may make a mass of a priority of 0; a tree of ranks could not draw it.
+        if least < 0.0 or (least == 0.0 and scheme.ranks_priorities):
+            raise ValueError(f"{scheme}.priority() gave {least}: it must be above 0")
+        return priorities
+
+    def _checked_masses(self, masses: Any, n: int) -> np.ndarray:
+        """As :meth:`_checked_priorities`, for ``mass()``."""
+        scheme = self.scheme
+        masses = np.ascontiguousarray(masses, np.float64)
+        if masses.shape != (n,):
+            raise ValueError(f"{scheme}.mass() gave shape {masses.shape} for {n} priorities")
+        is_allowed = (masses >= LEAST_MASS) & (masses <= scheme.largest_mass)
+        if not is_allowed.all():
+            raise ValueError(
+                f"{scheme}.mass() gave {masses[~is_allowed][0]}: it must be above 0 and at most {scheme.largest_mass}"
+            )
+        return masses
 
     # ---- saving
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from sb3_per.storage.mapped import PAGE, Files, rows_will_be_needed
+from sb3_per.storage.nested import flat
 from sb3_per.storage.store import ObservationStore
 
 
@@ -13,7 +14,7 @@ class ArrayStore(ObservationStore):
     """
     Keep observations in arrays.
 
-    :param observations: shape (n_rows, n_envs, ...)
+    :param observations: shape (n_rows, n_envs, ...), contiguous
     :param next_observations: in the same shape; ``None`` with ``optimize_memory_usage``: the next observation of a row is the
         observation of the following row
     :param files: in which the arrays are; ``None``: in RAM
@@ -22,9 +23,15 @@ class ArrayStore(ObservationStore):
     def __init__(self, observations: np.ndarray, next_observations: np.ndarray | None, files: Files | None = None):
         self.files = files
         self.n_rows, self.n_envs = observations.shape[:2]
+        self._slot_bytes = observations[:1, :1].nbytes
+        self._use(observations, next_observations)
+
+    def _use(self, observations: np.ndarray, next_observations: np.ndarray | None) -> None:
+        """Keep these arrays, and views of them by slot, because it takes as long to make a view as to read from it."""
         self.observations = observations
         self.next_observations = next_observations
-        self._slot_bytes = observations[:1, :1].nbytes
+        self._observations_by_slot = flat(observations)
+        self._next_by_slot = None if next_observations is None else flat(next_observations)
 
     @property
     def nbytes(self) -> int:
@@ -72,16 +79,16 @@ class ArrayStore(ObservationStore):
 
     def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
         """See :class:`~sb3_per.storage.store.ObservationStore`."""
-        array = self.observations
+        array = self._observations_by_slot
         if is_next:
-            if self.next_observations is None:
+            if self._next_by_slot is None:
                 slots = (slots + self.n_envs) % (self.n_rows * self.n_envs)
             else:
-                array = self.next_observations
+                array = self._next_by_slot
         # While they are in RAM, rows below a page take less time to read than to ask for.
         if self.files is not None and self._slot_bytes >= PAGE and self.files.exceed_ram:
             rows_will_be_needed(array.ctypes.data, self._slot_bytes, np.ascontiguousarray(slots).reshape(-1))
-        return array.reshape(-1, *array.shape[2:]).take(slots, axis=0)
+        return array.take(slots, axis=0)
 
     def as_sb3_array(self, shape: tuple[int, ...], dtype: np.dtype, is_next: bool) -> Any:
         """Show the array itself."""
@@ -100,9 +107,9 @@ class ArrayStore(ObservationStore):
             return self
         other = copy.copy(self)
         if is_next:
-            other.next_observations = writable(array)
+            other._use(self.observations, writable(array))  # noqa: SLF001 - a copy of this store
         else:
-            other.observations = writable(array)
+            other._use(writable(array), self.next_observations)  # noqa: SLF001 - as above
         return other
 
     def arrays_by_row(self) -> dict[str, np.ndarray]:
@@ -125,18 +132,22 @@ class ArrayStore(ObservationStore):
         :param files: in which they are; ``None``: in RAM
         """
         self.files = files
-        self.observations = arrays[0]
-        if self.next_observations is not None:
-            self.next_observations = arrays[1]
+        self._use(arrays[0], None if self.next_observations is None else arrays[1])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out rows of files that were never written: on some disks, reading them takes space."""
+        """Leave out views, and rows of files that were never written: on some disks, reading them takes space."""
         state = dict(vars(self))
+        del state["_observations_by_slot"]
+        del state["_next_by_slot"]
         if self.files is not None:
             state["observations"] = self.observations[: self.files.n_reserved]
             if self.next_observations is not None:
                 state["next_observations"] = self.next_observations[: self.files.n_reserved]
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._use(self.observations, self.next_observations)
 
 
 def writable(array: np.ndarray) -> np.ndarray:

@@ -55,8 +55,8 @@ class Ring:
         self.all_at_same_step = True
         #: counts the changes of the position, so that others can tell whether there was one
         self.version = 0
-        # How far each environment is ahead of the last one: `add`, a step of all environments, does not change it.
-        self._leads = np.zeros(n_envs, np.int64)
+        #: how far each environment is ahead of the last one: `add`, a step of all environments, does not change it
+        self.leads = np.zeros(n_envs, np.int64)
 
     # ---- position
 
@@ -66,7 +66,7 @@ class Ring:
         Next step of each environment: the number of steps that it has added, and of those that :meth:`clear` has passed over.
         A new array, int64 of shape (n_envs,).
         """
-        return self.min_next_step + self._leads
+        return self.min_next_step + self.leads
 
     @property
     def pos(self) -> int:
@@ -147,7 +147,7 @@ class Ring:
         leads = next_steps - least
         # Plain assignments only: see Invariants in the developer guide.
         self.first_step = first_step
-        self._leads = leads
+        self.leads = leads
         self.min_next_step = least
         self.max_next_step = largest
         self.all_at_same_step = least == largest

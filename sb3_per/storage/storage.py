@@ -11,7 +11,7 @@ import numpy as np
 from sb3_per.storage.array_store import ArrayStore, moved, writable
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.mapped import Files, Folder
-from sb3_per.storage.nested import keyed, map_arrays, read_slots
+from sb3_per.storage.nested import flat, keyed, map_arrays, read_slots
 from sb3_per.storage.store import ObservationStore
 
 #: attributes of SB3's buffers that are arrays, or dictionaries of them
@@ -134,6 +134,7 @@ class Storage:
     def _prepare(self) -> None:
         """Make what follows from the stores and arrays, and is not saved."""
         self._show_stores()
+        self._actions_by_slot = flat(self.actions)
         # Rows below this one have room.
         self._room_end = self._n_rows_with_room()
         if self.files is not None:
@@ -320,7 +321,7 @@ class Storage:
         :param slots: integers of any shape
         :return: a copy, shape (\\*slots.shape, action_dim)
         """
-        return self.actions.reshape(-1, *self.layout.action_shape).take(slots, axis=0)
+        return self._actions_by_slot.take(slots, axis=0)
 
     def read_steps(self, slots: np.ndarray) -> Steps:
         """
@@ -361,6 +362,7 @@ class Storage:
             self.actions[...] = new
         else:
             setattr(self, name, writable(new))
+            self._actions_by_slot = flat(self.actions)  # they may be what was set
         self.n_assigned += 1
         return getattr(self, name)
 
@@ -424,7 +426,7 @@ class Storage:
 
 
 # Attributes that follow from others, see `_prepare`.
-_FOLLOWS = frozenset({"observations", "next_observations", "_only_store", "_room_end"})
+_FOLLOWS = frozenset({"observations", "next_observations", "_only_store", "_actions_by_slot", "_room_end"})
 
 # Storages whose arrays are in files.
 _IN_FILES: "weakref.WeakSet[Storage]" = weakref.WeakSet()

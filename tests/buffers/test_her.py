@@ -208,7 +208,7 @@ def test_learn_save_and_load_keep_priorities(tmp_path):
         replay_buffer_kwargs=dict(n_sampled_goal=2, alpha=0.7, update_from_virtual=False),
     )
     model.learn(80)
-    assert model.n_stale_updates == 0  # virtual transitions are not stale
+    assert model.replay_buffer.experience.n_stale_updates == 0  # virtual transitions are not stale
     assert_finished_episodes_have_mass(model.replay_buffer)
     model.save(tmp_path / "model")
     model.save_replay_buffer(tmp_path / "buffer")

@@ -113,7 +113,7 @@ def test_the_log_counts_actors_and_updates(capsys):
     assert (last["actors/alive"], last["actors/restarts"], last["actors/lost_transitions"]) == (2, 0, 0)
     assert last["actors/bound"] == "learner-bound" and 0 <= last["time/learner_idle"] < 0.1
     assert max(line["actors/fps"] for line in lines) > 0
-    assert last["replay/stale_updates"] == model.n_stale_updates
+    assert last["replay/stale_updates"] == model.replay_buffer.experience.n_stale_updates
     small(PERDQN, local(Tracked), verbose=1).learn(40)
     assert "learner-bound: more actors will not help" in capsys.readouterr().out
 

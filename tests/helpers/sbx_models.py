@@ -54,7 +54,7 @@ def shared(name: str) -> Any:
     """Return a model that was made once, as it was then, with 60 new transitions. It has the rate 0.1 and SGD."""
     model, (networks, model.key) = _shared(name)
     model._set_networks(networks)
-    model._n_updates, model.num_timesteps, model.n_stale_updates = 0, 0, 0
+    model._n_updates, model.num_timesteps = 0, 0
     buffer = model.replay_buffer
     buffer.reset()
     fill([buffer], 60)
