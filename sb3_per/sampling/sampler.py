@@ -296,7 +296,7 @@ class Sampler:
         :return: the same, float64 of shape (n,), contiguous
         """
         scheme = self.scheme
-        priorities = np.ascontiguousarray(priorities, np.float64)
+        priorities = np.asarray(priorities, np.float64, order="C")
         if priorities.shape != (n,):
             raise ValueError(
                 f"{scheme}.priority() gave shape {priorities.shape}: it must give one priority for each of {n} transitions"
@@ -310,7 +310,7 @@ class Sampler:
     def _checked_masses(self, masses: Any, n: int) -> np.ndarray:
         """As :meth:`_checked_priorities`, for ``mass()``."""
         scheme = self.scheme
-        masses = np.ascontiguousarray(masses, np.float64)
+        masses = np.asarray(masses, np.float64, order="C")
         if masses.shape != (n,):
             raise ValueError(f"{scheme}.mass() gave shape {masses.shape} for {n} priorities")
         is_allowed = (masses >= LEAST_MASS) & (masses <= scheme.largest_mass)

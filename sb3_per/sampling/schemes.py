@@ -118,7 +118,7 @@ class PriorityScheme:
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):
         check_argument("alpha", alpha, AT_LEAST_0)
         check_argument("td_error_reduction", td_error_reduction, words(*_REDUCTIONS))
-        self.alpha = alpha
+        self.alpha = float(alpha)
         self.td_error_reduction = td_error_reduction
         self._least, self._largest = _priority_bounds(alpha)
 
@@ -291,7 +291,7 @@ class Proportional(PriorityScheme):
     def __init__(self, alpha: float = 0.6, epsilon: float = DEFAULT_EPSILON, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
         check_argument("epsilon", epsilon, ABOVE_0)
-        self.epsilon = epsilon
+        self.epsilon = float(epsilon)
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """``p = |td| + epsilon``, see :meth:`PriorityScheme.priority`."""
@@ -341,7 +341,7 @@ class LAP(PriorityScheme):
     def __init__(self, alpha: float = 0.4, kappa: float = DEFAULT_KAPPA, td_error_reduction: str = "max"):
         super().__init__(alpha, td_error_reduction)
         check_argument("kappa", kappa, ABOVE_0)
-        self.kappa = kappa
+        self.kappa = float(kappa)
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """p = ``max(|td|, kappa)``, see :meth:`PriorityScheme.priority`."""
