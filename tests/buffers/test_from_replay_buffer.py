@@ -14,6 +14,7 @@ from tests.helpers.buffers import (
     OtherStoreBuffer,
     OtherStoreDictBuffer,
     PickledObservations,
+    assert_same_batches,
     assert_same_state,
     contents_of,
     drawable_ids,
@@ -46,6 +47,31 @@ def test_adopting_an_sb3_buffer_shares_its_arrays(obs_space, n_rows_added):
     np.testing.assert_array_equal(batch.actions, adopted.actions[rows, envs])
     assert adopted.update_priorities(batch.indices, np.full(20, 0.1)) == 20
     np.testing.assert_allclose(adopted.priorities[rows, envs], (0.1 + 1e-6) ** 0.5)
+
+
+@pytest.mark.parametrize("obs_space", ["box", "dict"])
+def test_arrays_that_a_user_has_set_may_have_another_order_or_be_read_only(obs_space):
+    """Such arrays are copied: kernels read contiguous ones, and later steps are written into them."""
+    stock, twin = (stock_like(make_buffer(10, 2, obs_space)) for _ in range(2))
+    fill([stock, twin], 7)
+    names = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+    for i, name in enumerate(names):
+        of_name = getattr(stock, name)
+        for key, array in keyed(of_name).items():
+            changed = np.asfortranarray(array) if i % 2 == 0 else array.copy()
+            changed.flags.writeable = i % 2 == 0
+            if key is None:
+                setattr(stock, name, changed)
+            else:
+                of_name[key] = changed
+    buffers = [type(make_buffer(10, 2, obs_space)).from_replay_buffer(each) for each in (stock, twin)]
+    for _ in range(2):
+        batches = []
+        for buffer in buffers:
+            np.random.seed(0)
+            batches.append(buffer.sample(20))
+        assert_same_batches(*batches)
+        fill(buffers, 6, seed=1)
 
 
 @pytest.mark.parametrize(
