@@ -51,34 +51,33 @@ class MeanMetrics:
 
     def _read(self) -> None:
         """Add the scalars and weights that wait to the totals."""
+        if self._weights:
+            weights = self._weights[0]
+            if len(self._weights) > 1:
+                weights = th.cat(self._weights, dim=1)  # for a single transfer from a GPU
+            for of_batch in weights.cpu().numpy().T:
+                self._values.append(weight_metrics(of_batch))
         for values in self._values:
             for name, value in values.items():
                 logged_name = name if "/" in name else f"train/{name}"
                 self._totals[logged_name] += float(value)
                 self._counts[logged_name] += 1
-        if self._weights:
-            # All at once: small operations at every step would slow training down.
-            n_batches = len(self._weights)
-            weights = th.cat(self._weights, dim=1).cpu().double().numpy()
-            for name, mean in weight_metrics(weights).items():
-                self._totals[name] += float(mean) * n_batches
-                self._counts[name] += n_batches
         self._values.clear()
         self._weights.clear()
 
 
 def weight_metrics(weights: Any) -> dict[str, Any]:
     """
-    Summarize importance-sampling weights for the log.
+    Summarize the importance-sampling weights of a batch for the log.
 
-    :param weights: array of shape (batch_size, n_batches), of NumPy or JAX
-    :return: means over the batches, by name. The effective sample size is Kish's, (sum w)^2 / sum w^2, as a fraction of the
-        batch; it is 1 if all weights are equal
+    :param weights: array with ``batch_size`` numbers, of NumPy or JAX
+    :return: metrics by name. The effective sample size is Kish's, (sum w)^2 / sum w^2, as a fraction of the batch; it is 1 if
+        all weights are equal
     """
-    totals = weights.sum(axis=0)
-    effective_sizes = totals * totals / ((weights * weights).sum(axis=0) * len(weights))
-    # `sum` and a division take half of the time of NumPy's `mean`.
-    return {"per/mean_weight": totals.sum() / weights.size, "per/effective_sample_size": effective_sizes.sum() / len(totals)}
+    flat = weights.reshape(-1)
+    total = flat.sum()
+    effective_size = total * total / (flat @ flat)
+    return {"per/mean_weight": total / flat.size, "per/effective_sample_size": effective_size / flat.size}
 
 
 def demonstration_metrics(is_demonstration: np.ndarray, td_errors: Any, scheme: PriorityScheme) -> dict[str, np.floating]:

@@ -43,9 +43,9 @@ def minimize(
     trainable: list[th.Tensor] = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:
+            parameter.grad = None  # as `optimizer.zero_grad()`, whose hooks take 3% of a gradient step of DQN
             if parameter.requires_grad:
                 trainable.append(parameter)
-    optimizer.zero_grad()
     if not trainable:  # a user may freeze a network
         return
     loss.backward(inputs=trainable if only_own else None)

@@ -8,7 +8,7 @@ import pytest
 import torch as th
 
 from sb3_per import PERDQN, Proportional
-from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics, weight_metrics
+from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
 from tests.helpers.algorithms import filled_model
 
 
@@ -42,8 +42,10 @@ def test_sums_give_the_means_of_lists():
     means = metrics.means()
     assert means["train/loss"] == sum(losses.tolist()) / n_steps
     assert means["train/rare"] == sum(rare) / len(rare)
-    for name, value in weight_metrics(weights.astype(np.float64)).items():
-        assert means[name] == pytest.approx(value, rel=1e-12)
+    of_batches = weights.astype(np.float64)
+    effective_sizes = of_batches.sum(axis=0) ** 2 / (of_batches**2).sum(axis=0)
+    assert means["per/mean_weight"] == pytest.approx(of_batches.mean(), rel=1e-6)
+    assert means["per/effective_sample_size"] == pytest.approx(effective_sizes.mean() / 8, rel=1e-6)
     assert metrics.means() == means  # reading changes nothing
 
 

@@ -100,18 +100,18 @@ def test_actor_loss_has_no_gradient_for_the_critics(cls, arguments, monkeypatch)
     trainable[-1] = False
 
     gradients = []
-    step = model.actor.optimizer.step
-    clear = model.actor.optimizer.zero_grad
+    step_critic = model.critic.optimizer.step
+    step_actor = model.actor.optimizer.step
 
-    def clear_all() -> None:
+    def step_critic_and_clear() -> None:
+        step_critic()
         model.critic.optimizer.zero_grad()
-        clear()
 
     def look_and_step() -> None:
         gradients.append([parameter.grad for parameter in critic_parameters])
-        step()
+        step_actor()
 
-    monkeypatch.setattr(model.actor.optimizer, "zero_grad", clear_all)
+    monkeypatch.setattr(model.critic.optimizer, "step", step_critic_and_clear)
     monkeypatch.setattr(model.actor.optimizer, "step", look_and_step)
     model.train(gradient_steps=2, batch_size=8)
     assert gradients == [[None] * len(critic_parameters)] * 2
