@@ -59,7 +59,7 @@ def frame_rows(quick: bool) -> Rows:
     def framed(n_envs: int = 1) -> Any:
         return _lapped(PrioritizedReplayBuffer, size, n_envs, frames=4)
 
-    def sample(rival: str, target: float, theirs: Callable[[], Any], repetitions: int = 100) -> Row:
+    def sample(rival: str, target: float, theirs: Callable[[], Any], repetitions: int = 20) -> Row:
         """Measure the time of a draw, and of an update for rivals with priorities."""
         return compare("sample(32) + update, frames", rival, target, sample_and_update(framed(), 32), theirs, repetitions)
 
@@ -71,7 +71,7 @@ def frame_rows(quick: bool) -> Rows:
         from sb3_extra_buffers.compressed import CompressedReplayBuffer
 
         other = _lapped(CompressedReplayBuffer, size)  # random images are its worst case
-        return sample("sb3-extra-buffers, rle, without priorities", np.nan, lambda: other.sample(32), 50)
+        return sample("sb3-extra-buffers, rle, without priorities", np.nan, lambda: other.sample(32), 2)
 
     def plain() -> Row:
         return sample("PrioritizedReplayBuffer", 1.25, sample_and_update(_lapped(PrioritizedReplayBuffer, size), 32))
@@ -79,7 +79,7 @@ def frame_rows(quick: bool) -> Rows:
     def add(n_envs: int) -> Row:
         recorded = list(itertools.islice(steps(n_envs), 200))
         runs = [add_again(buffer, recorded) for buffer in (framed(n_envs), _lapped(ReplayBuffer, size, n_envs))]
-        return compare(f"add, frames, {n_envs} environment{'s' * (n_envs > 1)}", "ReplayBuffer", 1.25, *runs, 400)
+        return compare(f"add, frames, {n_envs} environment{'s' * (n_envs > 1)}", "ReplayBuffer", 1.25, *runs, 80)
 
     def memory() -> Row:
         buffer = framed()

@@ -20,7 +20,7 @@ from sb3_per import PrioritizedReplayBuffer
 
 MILLION = 1_000_000
 BATCH_SIZE = 256
-ROUNDS = 9
+ROUNDS = 45
 
 
 class Row(NamedTuple):
@@ -54,9 +54,12 @@ def compare(
     repetitions: int,
     rounds: int = ROUNDS,
 ) -> Row:
-    """Compute the median over the rounds of ours / theirs, timed in turn."""
+    """
+    Compute the median over the rounds of ours / theirs, timed in turn. Many short rounds tell more than a few long ones: the
+    speed of a shared machine changes within a tenth of a second.
+    """
     for function in (ours, theirs):  # compile and warm up
-        seconds(function, max(repetitions // 10, 2))
+        seconds(function, max(repetitions // 2, 2))
     times = np.array([(seconds(ours, repetitions), seconds(theirs, repetitions)) for _ in range(rounds)])
     return Row(what, against, float(np.median(times[:, 0] / times[:, 1])), target, *np.median(times, axis=0).tolist())
 
