@@ -159,7 +159,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "draw less": lambda: less("speed", "sample 256"),
     "sac less": lambda: less("speed", "step sac cpu"),
     "td3 less": lambda: less("speed", "step td3 cpu"),
-    "dqn more": lambda: more("speed", "step dqn cpu"),
+    "dqn less": lambda: less("speed", "step dqn cpu"),
     "add more": lambda: more("speed", "add 1"),
     "rank times": lambda: times("speed", "rank"),
     "demonstrations times": lambda: times("speed", "demonstrations"),

@@ -222,7 +222,7 @@ def training_rows(quick: bool, device: str) -> Rows:
             model = cls("MlpPolicy", env, learning_starts=2_000, buffer_size=100_000, seed=0, device=device, **kwargs)
             model.learn(2_000)
             runs.append(functools.partial(model.train, gradient_steps=1, batch_size=model.batch_size))
-        return compare(f"gradient step, {what}", f"{against} on {device}", target, *runs, 100, 3 if quick else 25)
+        return compare(f"gradient step, {what}", f"{against} on {device}", target, *runs, 20, 5 if quick else 125)
 
     def learn() -> Row:
         n_parts, n_steps = (3, 300) if quick else (10, 5_000)

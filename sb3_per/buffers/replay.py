@@ -390,20 +390,21 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             if self.draw_source is not self.experience:
                 # An attribute beside the fields of the tuple, see `samples.py`.
                 batch.is_demonstration = self.mixture.are_demonstrations(drawn)
-            self._count_draw(batch.indices[: drawn.n_experience], weights)  # demonstrations are not watched
+            self._count_draw(batch.indices, weights, drawn.n_experience)
         return batch
 
-    def _count_draw(self, ids: np.ndarray, weights: np.ndarray) -> None:
+    def _count_draw(self, ids: np.ndarray, weights: np.ndarray, n_experience: int) -> None:
         """
         Count a draw, for beta and for those who watch.
 
-        :param ids: of the transitions of experience, which come first in the batch
+        :param ids: of the batch, shape (batch_size,)
         :param weights: of the batch, shape (batch_size, 1)
+        :param n_experience: number of the first rows, which are experience: demonstrations are not watched
         """
         if self.settings.beta_anneal_steps is not None:
             self.beta_schedule.count_draw()
         if self.draw_record is not None:
-            self.draw_record.add(ids, weights[: len(ids)], self.ring.next_steps)
+            self.draw_record.add(ids[:n_experience], weights[:n_experience], self.ring.next_steps)
         if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
             reminder = self.update_reminder
             reminder.n_draws += 1

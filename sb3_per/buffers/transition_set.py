@@ -185,7 +185,7 @@ class TransitionSet:
             slots, relative_probabilities = self.sampler.draw(batch_size, series_progress)
         except NothingToDrawError:
             raise self.empty_error() from None
-        return Drawn(slots, relative_probabilities, n_experience=batch_size)
+        return Drawn(slots, relative_probabilities, batch_size)
 
     def empty_error(self) -> Exception:
         """Say why nothing can be drawn."""
