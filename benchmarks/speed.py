@@ -56,7 +56,7 @@ def tree_rows(quick: bool) -> Rows:
         masses = np.random.default_rng(0).random(BATCH_SIZE)
         ours = lambda: tree.update(tree.find(np.random.random_sample(BATCH_SIZE) * tree.total), masses)  # noqa: E731
         theirs = lambda: rival.update_priorities(rival.sample(BATCH_SIZE, beta=0.4)["indexes"], masses)  # noqa: E731
-        return compare(f"draw + update of {BATCH_SIZE}, tree", "cpprb", 0.12, ours, theirs, 20)
+        return compare(f"draw + update of {BATCH_SIZE}, tree", "cpprb", 0.12, ours, theirs, 100)
 
     yield "tree cpprb", row
 
