@@ -299,6 +299,7 @@ def td_error_matrix(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -
 
 
 def _as_floats(td_errors: Any) -> np.ndarray:
+    """Make a contiguous array of float32 or float64, in any shape, without a copy if it is one already."""
     try:
         array = np.asarray(td_errors)
         if array.dtype not in _FLOATS or not array.flags.carray:
