@@ -55,7 +55,8 @@ class MeanMetrics:
             weights = self._weights[0]
             if len(self._weights) > 1:
                 weights = th.cat(self._weights, dim=1)  # for a single transfer from a GPU
-            for of_batch in weights.cpu().numpy().T:
+            # In float64: a user's buffer may give tensors of half precision, whose squares would overflow.
+            for of_batch in weights.cpu().double().numpy().T:
                 self._values.append(weight_metrics(of_batch))
         for values in self._values:
             for name, value in values.items():

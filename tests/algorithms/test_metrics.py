@@ -44,9 +44,19 @@ def test_sums_give_the_means_of_lists():
     assert means["train/rare"] == sum(rare) / len(rare)
     of_batches = weights.astype(np.float64)
     effective_sizes = of_batches.sum(axis=0) ** 2 / (of_batches**2).sum(axis=0)
-    assert means["per/mean_weight"] == pytest.approx(of_batches.mean(), rel=1e-6)
-    assert means["per/effective_sample_size"] == pytest.approx(effective_sizes.mean() / 8, rel=1e-6)
+    assert means["per/mean_weight"] == pytest.approx(of_batches.mean(), rel=1e-12)
+    assert means["per/effective_sample_size"] == pytest.approx(effective_sizes.mean() / 8, rel=1e-12)
     assert metrics.means() == means  # reading changes nothing
+
+
+@pytest.mark.parametrize("weight, dtype", [(1.0, th.float16), (1.0, th.bfloat16), (1e-25, th.float32), (1e25, th.float32)])
+def test_the_effective_sample_size_of_equal_weights_is_the_batch_in_any_precision(weight, dtype):
+    metrics = MeanMetrics()
+    for _ in range(2):
+        metrics.add({}, th.full((512, 1), weight, dtype=dtype))
+    means = metrics.means()
+    assert means["per/effective_sample_size"] == pytest.approx(1.0)
+    assert means["per/mean_weight"] == pytest.approx(weight, rel=1e-3)
 
 
 class Listed(Proportional):
