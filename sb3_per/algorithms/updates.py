@@ -43,7 +43,7 @@ def minimize(
     trainable: list[th.Tensor] = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            parameter.grad = None  # as `optimizer.zero_grad()`, whose hooks take 3% of a gradient step of DQN
+            parameter.grad = None  # what `optimizer.zero_grad()` does; its hooks take 3% of a gradient step of DQN
             if parameter.requires_grad:
                 trainable.append(parameter)
     if not trainable:  # a user may freeze a network

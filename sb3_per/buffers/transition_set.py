@@ -82,7 +82,7 @@ class TransitionSet:
         self.storage = storage
         self.sampler = sampler
         self.n_step_returns = n_step_returns
-        #: how many priorities came after their transition was overwritten
+        #: number of updates whose transition was overwritten or can no longer be drawn, over the life of this set
         self.n_stale_updates = 0
 
     # ---- write

@@ -289,7 +289,7 @@ class Sampler:
 
     def _checked_priorities(self, priorities: Any, n: int) -> np.ndarray:
         """
-        Check what a user's scheme gives. The caller checks that it is finite.
+        Check what a user's scheme gives, but for infinity and NaN, which the caller refuses.
 
         :param priorities: from its ``priority()``
         :param n: number of transitions
@@ -308,7 +308,13 @@ class Sampler:
         return priorities
 
     def _checked_masses(self, masses: Any, n: int) -> np.ndarray:
-        """As :meth:`_checked_priorities`, for ``mass()``."""
+        """
+        Check what a user's scheme gives.
+
+        :param masses: from its ``mass()``
+        :param n: number of priorities
+        :return: the same, float64 of shape (n,), contiguous
+        """
         scheme = self.scheme
         masses = np.asarray(masses, np.float64, order="C")
         if masses.shape != (n,):

@@ -79,4 +79,4 @@ def read_slots(stored: np.ndarray, slots: np.ndarray) -> np.ndarray:
     :param slots: integers of any shape
     :return: a copy, shape (\\*slots.shape, ...)
     """
-    return stored.reshape(-1, *stored.shape[2:]).take(slots, axis=0)
+    return flat(stored).take(slots, axis=0)
