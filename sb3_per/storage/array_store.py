@@ -105,11 +105,10 @@ class ArrayStore(ObservationStore):
         if self.files is not None:
             self.as_sb3_array(array.shape, array.dtype, is_next)[...] = array
             return self
+        arrays = self.arrays_by_row()
+        arrays["next_observations" if is_next else "observations"] = writable(array)
         other = copy.copy(self)
-        if is_next:
-            other._use(self.observations, writable(array))  # noqa: SLF001 - a copy of this store
-        else:
-            other._use(writable(array), self.next_observations)  # noqa: SLF001 - as above
+        other.use_arrays(list(arrays.values()), files=None)
         return other
 
     def arrays_by_row(self) -> dict[str, np.ndarray]:
@@ -126,7 +125,7 @@ class ArrayStore(ObservationStore):
 
     def use_arrays(self, arrays: list[np.ndarray], files: Files | None) -> None:
         """
-        Use other arrays with the same contents.
+        Use other arrays of the same shapes.
 
         :param arrays: in the order of :meth:`arrays_by_row`
         :param files: in which they are; ``None``: in RAM
