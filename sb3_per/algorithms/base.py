@@ -142,7 +142,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         del vars(self)["replay_buffer"]
 
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
-        """Choose the class of the buffer where the user names none, or one of SB3."""
+        """Choose the class of the buffer, if the user names none or a class of SB3."""
         if isinstance(self.observation_space, spaces.Dict):
             return PrioritizedDictReplayBuffer
         return PrioritizedReplayBuffer
