@@ -189,7 +189,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             self._set_networks(networks)
             n_done += len(batches)
 
-            rows = np.asarray(logged.values)  # the only transfer from the device
+            rows = np.atleast_2d(logged.values)  # the only transfer from the device
             for batch, jax_batch, row in zip(batches, jax_batches, rows, strict=False):  # `stack` adds rows
                 self._n_updates += 1
                 td_errors, step_metrics = logged.unpack(row, bool(jax_batch.updates_actor))
@@ -257,8 +257,11 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :return: train states, the next key, and TD errors and metrics of each step
         """
         n_updates = len(jax_batches)
-        n_padded = 1 << (n_updates - 1).bit_length()  # a power of two, because each length is compiled for itself
-        batches = stack(jax_batches, n_padded)
+        if n_updates == 1:
+            batches = jax_batches[0]
+        else:
+            n_padded = 1 << (n_updates - 1).bit_length()  # a power of two, because each length is compiled for itself
+            batches = stack(jax_batches, n_padded)
         return self._compiled_steps(
             self._options(), self._networks(), self.key, self._float32_hyperparameters(), batches, np.int32(n_updates)
         )
@@ -297,31 +300,34 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :param networks: train states
         :param key: random key
         :param hyperparameters: numbers by name, float32
-        :param batches: batches of all steps, and perhaps more
+        :param batches: batches of all steps, and perhaps more; or a single batch, without an axis of the steps
         :param n_updates: number of gradient steps, int32
         :return: train states, the next key, and TD errors and metrics of each step
         """
 
-        def make_step(number: Any, networks: Any, key: jax.Array) -> tuple[Any, jax.Array, StepOutput]:
-            """Update the networks once, on the batch of this number."""
-            batch = jax.tree.map(lambda array: array[number], batches)
+        def make_step(batch: Batch, networks: Any, key: jax.Array) -> tuple[Any, jax.Array, StepOutput]:
+            """Update the networks once."""
             updated = cls._update(UpdateInputs(networks, key, batch, hyperparameters, options))
             metrics = {**updated.metrics, **weight_metrics(batch.weights)}
             logged = StepOutput.pack(updated.td_errors, metrics, updated.actor_metrics)
             return updated.networks, updated.key, logged
 
-        n_rows = batches.scalars.shape[0]
-        if n_rows == 1:  # without a loop, which would take time
-            networks, key, logged = make_step(0, networks, key)
-            return networks, key, jax.tree.map(lambda array: array[None], logged)
+        is_single = batches.scalars.ndim == 2
+        if is_single:  # a loop would take time
+            return make_step(batches, networks, key)
+
+        def batch_at(number: Any) -> Batch:
+            """Cut out the batch of a step."""
+            return jax.tree.map(lambda array: array[number], batches)
 
         def body(number: Any, carry: tuple[Any, jax.Array, StepOutput]) -> tuple[Any, jax.Array, StepOutput]:
             """Make a step, and write what it logs into its row."""
             networks, key, all_logged = carry
-            networks, key, logged = make_step(number, networks, key)
+            networks, key, logged = make_step(batch_at(number), networks, key)
             return networks, key, jax.tree.map(lambda rows, row: rows.at[number].set(row), all_logged, logged)
 
-        _, _, shapes = jax.eval_shape(make_step, 0, networks, key)
+        n_rows = len(batches.scalars)
+        _, _, shapes = jax.eval_shape(make_step, batch_at(0), networks, key)
         empty = jax.tree.map(lambda row: jnp.zeros((n_rows, *row.shape), row.dtype), shapes)
         return jax.lax.fori_loop(0, n_updates, body, (networks, key, empty))
 
