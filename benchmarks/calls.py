@@ -1,6 +1,7 @@
 """
 Count the functions and files of the package that one call passes: what a reader must follow to understand it. Comprehensions
-and compiled kernels count as functions. A function counts once, however often it is called.
+and compiled kernels count as functions. A function counts once, however often it is called. The exit status is 1 if an aim is
+missed.
 
     python benchmarks/calls.py                    # the table
     python benchmarks/calls.py --list sample      # the functions of one row, in the order of their first call
@@ -20,6 +21,14 @@ import sb3_per
 from sb3_per import PERSAC, PrioritizedReplayBuffer
 
 PACKAGE = Path(sb3_per.__file__).parent
+
+#: Most functions and files that a call shall pass.
+AIMS = {
+    "add": (12, 6),
+    "sample after an add": (29, 9),
+    "update_priorities": (17, 7),
+    "PERSAC.train(1)": (60, 12),
+}
 
 
 class Passed(NamedTuple):
@@ -75,20 +84,32 @@ def rows() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield "save_replay_buffer", lambda: model.save_replay_buffer(f"{folder}/x.buffer")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", default="", metavar="WORD", help="print the functions of the rows that contain this word")
     word = parser.parse_args().list
     counted = [(name, passed_by(call)) for name, call in rows()]
-    print("| call | calls | functions | files |\n|---|---|---|---|")
+    is_missed = False
+    print("| call | calls | functions | files | aim | |\n|---|---|---|---|---|---|")
     for name, passed in counted:
-        print(f"| `{name}` | {passed.n_calls} | {len(passed.functions)} | {len(passed.files)} |")
+        n_functions = len(passed.functions)
+        n_files = len(passed.files)
+        aim = result = ""
+        if name in AIMS:
+            most_functions, most_files = AIMS[name]
+            aim = f"{most_functions}, {most_files}"
+            result = "met"
+            if n_functions > most_functions or n_files > most_files:
+                result = "**missed**"
+                is_missed = True
+        print(f"| `{name}` | {passed.n_calls} | {n_functions} | {n_files} | {aim} | {result} |")
     for name, passed in counted:
         if word and word in name:
             print(f"\n{name}:")
             for code in passed.functions:
                 print(f"  {file_of(code)}:{code.co_firstlineno} {getattr(code, 'co_qualname', code.co_name)}")
+    return int(is_missed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

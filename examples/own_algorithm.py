@@ -17,7 +17,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PrioritizedOffPolicyMixin, PrioritizedReplayBufferSamples
-from sb3_per.algorithms.updates import minimize, td_target
+from sb3_per.algorithms.torch_loop import minimize, td_target
 
 if "OMP_NUM_THREADS" not in os.environ:
     th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md

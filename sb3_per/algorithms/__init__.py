@@ -4,7 +4,7 @@ with an LSTM, ``recurrent/``.
 
 What they share:
 
-- ``torch_loop.py``: the training loop of PyTorch; ``updates.py``: parts of an update
+- ``torch_loop.py``: the training loop of PyTorch, and functions to write an update with
 - ``base.py``: what the loops of PyTorch and JAX share: the buffer, its settings, files, and the log
 - functions of a model: ``buffer_choice.py``, ``checkpoints.py``, ``arguments.py``, ``pretraining.py``; ``metrics.py``: means
   of a call of ``train``

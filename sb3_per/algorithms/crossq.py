@@ -5,8 +5,13 @@ from typing import Any
 import torch as th
 from sb3_contrib import CrossQ
 
-from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.updates import entropy_coefficient, minimize, optimizers_with_entropy, td_target
+from sb3_per.algorithms.torch_loop import (
+    PrioritizedOffPolicyMixin,
+    entropy_coefficient,
+    minimize,
+    optimizers_with_entropy,
+    td_target,
+)
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 

@@ -6,8 +6,7 @@ import torch as th
 from stable_baselines3 import DQN
 from torch.nn import functional as F
 
-from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.updates import minimize, td_target
+from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin, minimize, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 from sb3_per.utils.checks import FLAG, check_argument
 

@@ -3,8 +3,7 @@
 import torch as th
 from sb3_contrib import QRDQN
 
-from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.updates import minimize, quantile_huber_losses, td_target
+from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin, minimize, quantile_huber_losses, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 

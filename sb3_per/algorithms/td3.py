@@ -4,8 +4,7 @@ import torch as th
 from stable_baselines3 import DDPG, TD3
 from stable_baselines3.common.utils import polyak_update
 
-from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.updates import minimize, td_target
+from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin, minimize, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 

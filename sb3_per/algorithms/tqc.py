@@ -6,8 +6,14 @@ import torch as th
 from sb3_contrib import TQC
 from stable_baselines3.common.utils import polyak_update
 
-from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.updates import entropy_coefficient, minimize, optimizers_with_entropy, quantile_huber_losses, td_target
+from sb3_per.algorithms.torch_loop import (
+    PrioritizedOffPolicyMixin,
+    entropy_coefficient,
+    minimize,
+    optimizers_with_entropy,
+    quantile_huber_losses,
+    td_target,
+)
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 

@@ -8,13 +8,14 @@ What a user calls:
 
 What is behind the interface:
 
-- ``transition_set.py``: a set of transitions with a ring, a storage and a sampler: write, draw, read, update
+- ``transition_set.py``: a set of transitions with a ring, a storage and a sampler: write, draw, read, update; and which of
+  them can be drawn
 - ``mixture.py``: a second set for demonstrations, and batches of both; ``demonstration_methods.py``: the methods for them
 - ``window_set.py``, ``complete_windows.py``, ``recurrent_states.py``, ``window_kernels.py``: the set of a buffer of sequences
 
 On the way in:
 
-- ``inputs.py``: checks of all arguments; ``action_scaling.py``: actions of demonstrations are scaled
+- ``inputs.py``: checks of steps; ``action_scaling.py``: actions of demonstrations are scaled
 - ``recordings.py``: what other buffers bring as demonstrations; ``conversion.py``: from one buffer to another
 - ``reminder.py``: the warning that nobody updates priorities
 """

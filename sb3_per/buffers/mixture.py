@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.buffers.transition_set import Drawn, RawBatch, TransitionSet
-from sb3_per.sampling.candidates import NO_SLOTS, CompleteTransitions
+from sb3_per.buffers.transition_set import CompleteTransitions, Drawn, RawBatch, TransitionSet
+from sb3_per.sampling.candidates import NO_SLOTS
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.storage.make import converted, make_storage

@@ -32,17 +32,17 @@ from sb3_per.buffers.mixture import Demonstrations, LinearShare, Mixture
 from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
-from sb3_per.buffers.transition_set import Drawn, DrawSource, RawBatch, TransitionSet
+from sb3_per.buffers.transition_set import CompleteTransitions, Drawn, DrawSource, RawBatch, TransitionSet
 from sb3_per.sampling.beta import BetaSchedule
-from sb3_per.sampling.candidates import Candidates, CompleteTransitions
+from sb3_per.sampling.candidates import Candidates
 from sb3_per.sampling.sampler import Sampler
-from sb3_per.sampling.schemes import PriorityScheme
+from sb3_per.sampling.schemes import PriorityScheme, checked_abs_td_errors, td_error_matrix
 from sb3_per.storage.frame_setting import frames_by_key
 from sb3_per.storage.make import make_storage, warn_of_size
 from sb3_per.storage.mapped import Folder
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.nested import map_arrays
-from sb3_per.storage.ring import Ring
+from sb3_per.storage.ring import Ring, checked_ids
 from sb3_per.storage.storage import Storage
 from sb3_per.storage.store import ObservationStore
 from sb3_per.utils.checks import FRACTION, check_argument, integer, words
@@ -333,7 +333,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity, and for
             what :meth:`~sb3_per.sampling.sampler.Sampler.tree_values_from` does not allow
         """
-        abs_td_errors = inputs.checked_abs_td_errors(td_errors, shape)
+        abs_td_errors = checked_abs_td_errors(td_errors, shape)
         if initial_priority != "td_error":
             raise ValueError(f"td_errors of new transitions need initial_priority='td_error', not {initial_priority!r}")
         tree_values, _ = self.sampler.tree_values_from(abs_td_errors)
@@ -512,8 +512,8 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :raises IndexError: for an id that was never issued
         :raises ValueError: for TD errors of the wrong shape, or NaN or infinite. Nothing is changed in either case.
         """
-        ids = inputs.checked_ids(indices)
-        errors = inputs.td_error_matrix(td_errors, ids.shape)
+        ids = checked_ids(indices)
+        errors = td_error_matrix(td_errors, ids.shape)
         with self.lock:
             n_written = self.draw_source.update(ids, errors)
             self.update_reminder.n_draws = 0

@@ -16,15 +16,16 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.complete_windows import CompleteWindows
-from sb3_per.buffers.inputs import checked_ids, checked_row, require_finite, td_error_matrix
+from sb3_per.buffers.inputs import checked_row
 from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS
 from sb3_per.buffers.window_kernels import mix_over_time, n_step_targets
 from sb3_per.buffers.window_set import WindowBatch, WindowSet
+from sb3_per.sampling.schemes import require_finite, td_error_matrix
 from sb3_per.storage.nested import map_arrays
-from sb3_per.storage.ring import Ring
+from sb3_per.storage.ring import Ring, checked_ids
 from sb3_per.storage.storage import Storage
 from sb3_per.utils.checks import FRACTION, check_argument, integer
 

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from sb3_per.sampling.candidates import Candidates
 from sb3_per.sampling.mass_tree import NothingToDrawError
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.storage.n_step import NStepReturns, ReturnWindows
@@ -56,6 +57,43 @@ class DrawSource(Protocol):
 
     def draw_observations(self, n: int) -> Any:
         """Draw observations uniformly, for an actor."""
+
+
+class CompleteTransitions(Candidates):
+    """All complete transitions of the ring."""
+
+    mass_owner = "transition"
+    are_all_complete = True
+
+    @property
+    def n(self) -> int:
+        """Number of complete transitions."""
+        return self.ring.n_complete
+
+    def slots(self) -> np.ndarray:
+        """See :meth:`Candidates.slots`."""
+        return self.ring.complete_slots()
+
+    def newest(self, positions: np.ndarray, n: int) -> np.ndarray:
+        """See :meth:`~sb3_per.storage.ring.Ring.newest`."""
+        return self.ring.newest(positions, n)
+
+    def start_of_newest(self, n: int) -> int | None:
+        """See :meth:`Candidates.start_of_newest`."""
+        if not self.ring.all_at_same_step:
+            return None
+        return (self.ring.next_id - n) % self.ring.capacity
+
+    def draw_as_sb3(self, n: int) -> np.ndarray:
+        """SB3's draw: rows, then environments."""
+        ring = self.ring
+        if not ring.all_at_same_step:
+            return ring.newest(np.random.randint(0, ring.n_complete, size=n), ring.n_complete)
+        if ring.shares_next_obs and ring.full:
+            rows = (np.random.randint(1, ring.n_rows, size=n) + ring.pos) % ring.n_rows
+        else:
+            rows = np.random.randint(0, ring.n_rows_used, size=n)
+        return np.asarray(rows * ring.n_envs + np.random.randint(0, high=ring.n_envs, size=n))
 
 
 class TransitionSet:

@@ -1,4 +1,4 @@
-"""Which slots can be drawn: all complete transitions in plain buffers, those with a mark in other buffers."""
+"""Which slots can be drawn. Each kind of buffer has its own class of candidates, beside its set of transitions."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ NO_SLOTS = np.empty(0, np.int64)
 
 class Candidates(ABC):
     """
-    Say which slots can be drawn. Each kind of buffer has its own subclass. Whoever changes them tells the sampler.
+    Say which slots can be drawn. Whoever changes them tells the sampler.
 
     :param ring: which transition is in which slot
     """
@@ -109,43 +109,6 @@ class Candidates(ABC):
 
     def start_over(self) -> None:  # noqa: B027 - see above
         """Forget everything after the ring was emptied, or its rows were written by hand."""
-
-
-class CompleteTransitions(Candidates):
-    """All complete transitions of the ring."""
-
-    mass_owner = "transition"
-    are_all_complete = True
-
-    @property
-    def n(self) -> int:
-        """Number of complete transitions."""
-        return self.ring.n_complete
-
-    def slots(self) -> np.ndarray:
-        """See :meth:`Candidates.slots`."""
-        return self.ring.complete_slots()
-
-    def newest(self, positions: np.ndarray, n: int) -> np.ndarray:
-        """See :meth:`~sb3_per.storage.ring.Ring.newest`."""
-        return self.ring.newest(positions, n)
-
-    def start_of_newest(self, n: int) -> int | None:
-        """See :meth:`Candidates.start_of_newest`."""
-        if not self.ring.all_at_same_step:
-            return None
-        return (self.ring.next_id - n) % self.ring.capacity
-
-    def draw_as_sb3(self, n: int) -> np.ndarray:
-        """SB3's draw: rows, then environments."""
-        ring = self.ring
-        if not ring.all_at_same_step:
-            return ring.newest(np.random.randint(0, ring.n_complete, size=n), ring.n_complete)
-        if ring.shares_next_obs and ring.full:
-            rows = (np.random.randint(1, ring.n_rows, size=n) + ring.pos) % ring.n_rows
-        else:
-            rows = np.random.randint(0, ring.n_rows_used, size=n)
-        return np.asarray(rows * ring.n_envs + np.random.randint(0, high=ring.n_envs, size=n))
 
 
 class Marked(Candidates):

@@ -25,6 +25,9 @@ from sb3_per.utils.origin import is_user_defined
 # Largest mass, so that the sum over a buffer never overflows.
 LARGEST_MASS = 1e290
 
+# Types of TD errors that kernels take.
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
 _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 #: Settings of a buffer that go to the constructor of the scheme, if it takes them.
@@ -625,3 +628,71 @@ def _name_of(scheme: Any) -> str:
     nearest = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, SCHEMES, n=1)
     meant = f": did you mean {nearest[0]!r}?" if nearest else "."
     raise ValueError(f"Unknown scheme {scheme!r}{meant} Choose one of {sorted(SCHEMES)}, or pass a PriorityScheme object")
+
+
+# ---- TD errors, as schemes take them
+
+
+def td_error_matrix(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    """
+    Make a matrix of TD errors, with one row for each step.
+
+    :param td_errors: of ``shape``, or (*shape, n_critics)
+    :param shape: shape of the steps that they belong to
+    :return: the same, contiguous, float32 or float64 of shape (n, n_critics), where n is the number of steps
+    :raises ValueError: for another shape
+    """
+    if isinstance(td_errors, th.Tensor):
+        if td_errors.requires_grad:
+            td_errors = td_errors.detach()
+        if not td_errors.is_cpu:
+            td_errors = td_errors.cpu()
+        if td_errors.dtype is not th.float32:
+            td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
+        array = td_errors.contiguous().numpy()
+    else:
+        array = _as_floats(td_errors)
+    if array.shape == shape:
+        return array.reshape(-1, 1)
+    if array.shape[:-1] != shape or array.shape[-1] == 0:
+        with_critics = ", ".join((*map(str, shape), "n_critics"))
+        raise ValueError(f"td_errors have shape {array.shape}, and must have shape {shape} or ({with_critics})")
+    if array.ndim == 2:
+        return array
+    return array.reshape(-1, array.shape[-1])
+
+
+def _as_floats(td_errors: Any) -> np.ndarray:
+    """Make a contiguous array of float32 or float64, in any shape, without a copy if it is one already."""
+    try:
+        array = np.asarray(td_errors)
+        if array.dtype not in _FLOATS or not array.flags.carray:
+            array = np.array(array, dtype=np.float64, order="C")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"td_errors must be numbers: {error}") from error
+    return array
+
+
+def checked_abs_td_errors(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    """
+    Return the absolute values of TD errors, and check that they are finite.
+
+    :param td_errors: see :func:`td_error_matrix`
+    :param shape: see :func:`td_error_matrix`
+    :return: ``|td|``, float64 of shape (n, n_critics)
+    :raises ValueError: for another shape, NaN or infinity
+    """
+    errors: np.ndarray = np.abs(td_error_matrix(td_errors, shape), dtype=np.float64)
+    require_finite(errors)
+    return errors
+
+
+def require_finite(td_errors: np.ndarray) -> None:
+    """
+    Check that TD errors are finite.
+
+    :param td_errors: of any shape
+    :raises ValueError: with the first one that is NaN or infinite
+    """
+    if not np.isfinite(td_errors).all():
+        raise ValueError(f"td_errors must be finite, not {td_errors[~np.isfinite(td_errors)][0]}")

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch as th
 from flax import struct
 from gymnasium import spaces
 

@@ -17,7 +17,7 @@ from sb3_per import (
     PERTQC,
     PERCrossQ,
 )
-from sb3_per.algorithms.updates import foreach_enabled
+from sb3_per.algorithms.torch_loop import foreach_enabled
 from tests.helpers.algorithms import CONFIGURATIONS, SMALL, UNBATCHED, filled_model, parameters, recorded
 from tests.helpers.models import BIT_EQUAL, STOCK
 

@@ -24,11 +24,10 @@ from hypothesis import strategies as st
 
 import tests.helpers.golden as golden
 from sb3_per import PrioritizedReplayBuffer
-from sb3_per.buffers.transition_set import TransitionSet
+from sb3_per.buffers.transition_set import CompleteTransitions, TransitionSet
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
 from sb3_per.persistence.generations import FORMAT, DamagedFileError, Manifest, manifest_names_in, numbers_in, write_part
-from sb3_per.sampling.candidates import CompleteTransitions
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Storage
 from tests.helpers.forks import in_fork

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_per.sampling.candidates import CompleteTransitions
+from sb3_per.buffers.transition_set import CompleteTransitions
 from sb3_per.sampling.mass_tree import NothingToDrawError
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.schemes import Proportional
