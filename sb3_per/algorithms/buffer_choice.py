@@ -288,6 +288,8 @@ def _changed_settings(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBu
     wanted = model._buffer_settings()
     found = settings_of(buffer)
     wanted_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if wanted.get(name) is not None}
+    if wanted_scheme:
+        wanted_scheme.setdefault("scheme", BufferSettings.scheme)  # its settings say that a scheme was meant: the default
     changed = {name: value for name, value in wanted.items() if name in found and found[name] != value}
     described = []
     for name, value in changed.items():

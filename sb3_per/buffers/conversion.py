@@ -22,6 +22,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.buffers.inputs import require_finite_rewards
 from sb3_per.buffers.recordings import Recording
 from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings
+from sb3_per.sampling.schemes import arguments_for
 from sb3_per.storage.array_store import ArrayStore, writable
 from sb3_per.storage.frame_setting import frames_by_key
 from sb3_per.storage.make import converted, make_storage
@@ -333,12 +334,14 @@ def settings_of(
     :param buffer: prioritized
     :param without: names of settings that will be replaced
     :param cls: class that takes them, if it is another one: a buffer of transitions has no sequence length
-    :return: settings by name. Of the scheme all, or none if one of its settings is replaced
+    :return: settings by name. Of the scheme none if another one replaces it, and the object if nothing of it is replaced
     """
     settings = buffer.settings
     kept = {name: getattr(settings, name) for name in settings.names() if name not in SCHEME_SETTINGS}
     if set(without).isdisjoint(SCHEME_SETTINGS):
         kept["scheme"] = buffer.scheme
+    elif "scheme" not in without:
+        kept.update(arguments_for(buffer.scheme))
     extra = extra_arguments_of(buffer)
     kept.update((name, value) for name, value in extra.items() if name in extra_names(cls or type(buffer)))
     return kept

@@ -32,17 +32,26 @@ from sb3_per.buffers.mixture import Demonstrations, LinearShare, Mixture
 from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
-from sb3_per.buffers.transition_set import CompleteTransitions, Drawn, DrawSource, RawBatch, TransitionSet
+from sb3_per.buffers.transition_set import (
+    CompleteTransitions,
+    Drawn,
+    DrawSource,
+    RawBatch,
+    TransitionSet,
+    checked_abs_td_errors,
+    checked_ids,
+    td_error_matrix,
+)
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.candidates import Candidates
 from sb3_per.sampling.sampler import Sampler
-from sb3_per.sampling.schemes import PriorityScheme, checked_abs_td_errors, td_error_matrix
+from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.storage.frame_setting import frames_by_key
 from sb3_per.storage.make import make_storage, warn_of_size
 from sb3_per.storage.mapped import Folder
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.nested import map_arrays
-from sb3_per.storage.ring import Ring, checked_ids
+from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Storage
 from sb3_per.storage.store import ObservationStore
 from sb3_per.utils.checks import FRACTION, check_argument, integer, words
@@ -612,12 +621,13 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         Turn an SB3 buffer into a prioritized one that shares its arrays. Every transition has the largest priority.
 
         Give a prioritized buffer to change its settings: settings that are not named stay, and so do ids and beta. Priorities
-        stay unless the scheme or one of its settings changes.
+        stay unless the scheme or one of its settings changes. Another ``scheme`` brings its own settings.
 
         :param buffer: of the kind of storage of this class; not to be used any more
         :param settings: of prioritization; storage arguments are those of the buffer
         :return: the prioritized buffer
-        :raises ValueError: for a buffer of another kind, or with a reward that is NaN or infinite
+        :raises ValueError: for a buffer of another kind, or with a reward that is NaN or infinite; for a setting of the scheme
+            alone, if the scheme is an object of your own, which has its settings
         """
         if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
             raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")

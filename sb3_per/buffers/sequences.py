@@ -21,11 +21,11 @@ from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS
+from sb3_per.buffers.transition_set import checked_ids, require_finite, td_error_matrix
 from sb3_per.buffers.window_kernels import mix_over_time, n_step_targets
 from sb3_per.buffers.window_set import WindowBatch, WindowSet
-from sb3_per.sampling.schemes import require_finite, td_error_matrix
 from sb3_per.storage.nested import map_arrays
-from sb3_per.storage.ring import Ring, checked_ids
+from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Storage
 from sb3_per.utils.checks import FRACTION, check_argument, integer
 

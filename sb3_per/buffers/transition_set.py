@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch as th
 
 from sb3_per.sampling.candidates import Candidates
 from sb3_per.sampling.mass_tree import NothingToDrawError
@@ -11,6 +12,9 @@ from sb3_per.storage.n_step import NStepReturns, ReturnWindows
 from sb3_per.storage.ring import Ring, first_id_of_lap, id_in_slot, lap_start, row_of_step
 from sb3_per.storage.storage import Steps, Storage
 from sb3_per.utils.compiled import kernel, prefetch
+
+# Types of TD errors that kernels take.
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Drawn(NamedTuple):
@@ -418,6 +422,96 @@ class TransitionSet:
 
 
 # The kernels write to arrays that the caller makes: numba takes longer to return one.
+
+
+# ---- what an update is given
+
+
+def checked_ids(indices: Any) -> np.ndarray:
+    """
+    Check transition ids.
+
+    :param indices: transition ids
+    :return: the same, int64 of shape (batch_size,), contiguous and writable, because kernels take only such arrays
+    :raises ValueError: for another shape
+    :raises IndexError: for anything but integers
+    """
+    ids = np.asarray(indices)
+    if ids.ndim == 1 and ids.dtype == np.int64 and ids.flags.carray:
+        return ids
+    if ids.ndim != 1:
+        raise ValueError(f"Transition ids have shape (batch_size,), not {ids.shape}")
+    if ids.dtype.kind not in "iu" and ids.size:
+        raise IndexError(f"Transition ids are integers, not {ids.dtype}: {ids[0]}")
+    return np.array(ids, dtype=np.int64, order="C")
+
+
+def td_error_matrix(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    """
+    Make a matrix of TD errors, with one row for each step.
+
+    :param td_errors: of ``shape``, or (*shape, n_critics)
+    :param shape: shape of the steps that they belong to
+    :return: the same, contiguous, float32 or float64 of shape (n, n_critics), where n is the number of steps
+    :raises ValueError: for another shape
+    """
+    if isinstance(td_errors, th.Tensor):
+        if td_errors.requires_grad:
+            td_errors = td_errors.detach()
+        if not td_errors.is_cpu:
+            td_errors = td_errors.cpu()
+        if td_errors.dtype is not th.float32:
+            td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
+        array = td_errors.contiguous().numpy()
+    else:
+        array = _as_floats(td_errors)
+    if array.shape == shape:
+        return array.reshape(-1, 1)
+    if array.shape[:-1] != shape or array.shape[-1] == 0:
+        with_critics = ", ".join((*map(str, shape), "n_critics"))
+        raise ValueError(f"td_errors have shape {array.shape}, and must have shape {shape} or ({with_critics})")
+    if array.ndim == 2:
+        return array
+    return array.reshape(-1, array.shape[-1])
+
+
+def _as_floats(td_errors: Any) -> np.ndarray:
+    """Make a contiguous array of float32 or float64, in any shape, without a copy if it is one already."""
+    try:
+        array = np.asarray(td_errors)
+        if array.dtype not in _FLOATS or not array.flags.carray:
+            array = np.array(array, dtype=np.float64, order="C")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"td_errors must be numbers: {error}") from error
+    return array
+
+
+def checked_abs_td_errors(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    """
+    Return the absolute values of TD errors, and check that they are finite.
+
+    :param td_errors: see :func:`td_error_matrix`
+    :param shape: see :func:`td_error_matrix`
+    :return: ``|td|``, float64 of shape (n, n_critics)
+    :raises ValueError: for another shape, NaN or infinity
+    """
+    errors: np.ndarray = np.abs(td_error_matrix(td_errors, shape), dtype=np.float64)
+    require_finite(errors)
+    return errors
+
+
+def require_finite(td_errors: np.ndarray) -> None:
+    """
+    Check that TD errors are finite.
+
+    :param td_errors: of any shape
+    :raises ValueError: with the first one that is NaN or infinite
+    """
+    if not np.isfinite(td_errors).all():
+        raise ValueError(f"td_errors must be finite, not {td_errors[~np.isfinite(td_errors)][0]}")
+
+
+# ---- kernels
 
 
 @kernel

@@ -3,7 +3,8 @@
 from typing import Any
 
 from sb3_per.buffers.settings import SCHEME_SETTINGS
-from sb3_per.sampling.schemes import Shuffled, make_scheme
+from sb3_per.sampling.schemes import make_scheme
+from sb3_per.sampling.shuffled import Shuffled
 
 
 def control_of(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:

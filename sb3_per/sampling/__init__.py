@@ -1,8 +1,8 @@
 """
 Draw slots in proportion to their mass.
 
-- ``schemes.py``: from a TD error to a priority and a mass, and the loss that belongs to them; ``beta.py``: the exponent of
-  the weights
+- ``schemes.py``: from a TD error to a priority and a mass, and the loss that belongs to them; ``shuffled.py``: a control;
+  ``beta.py``: the exponent of the weights
 - ``sampler.py``: one mass for each slot that can be drawn; ``candidates.py``: which slots those are; ``subsets.py``: draws
   from the newest, and without repeats
 - ``mass_tree.py``: the base class of trees; ``sum_tree.py``: in proportion to the mass; ``rank_tree.py`` with

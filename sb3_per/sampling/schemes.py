@@ -25,9 +25,6 @@ from sb3_per.utils.origin import is_user_defined
 # Largest mass, so that the sum over a buffer never overflows.
 LARGEST_MASS = 1e290
 
-# Types of TD errors that kernels take.
-_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-
 _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 #: Settings of a buffer that go to the constructor of the scheme, if it takes them.
@@ -84,7 +81,8 @@ class PriorityScheme:
 
     Keep each argument of the constructor in a public attribute of the same name. All public attributes are settings: they show
     in ``repr``, and a saved mass is used again only where they are equal. Begin the names of all others with an underscore.
-    Settings stay as they are: for another ``alpha``, make another buffer by ``from_replay_buffer(buffer, alpha=...)``.
+    Settings stay as they are: for another ``alpha``, make another buffer by
+    ``from_replay_buffer(buffer, scheme=MyScheme(alpha=...))``.
 
     Pass a scheme to the buffer by ``replay_buffer_kwargs=dict(scheme=MyScheme(alpha=0.5))``. It is saved with the model, so it
     must be picklable.
@@ -438,76 +436,6 @@ class PAL(LAP):
         return jnp.where(sizes <= self.kappa, near, far).sum(axis=1).mean() / scale
 
 
-class Shuffled(PriorityScheme):
-    """
-    Another scheme with its priorities shuffled within each batch: the control for a gain. It draws as unevenly, and has the
-    same weights and loss, but does not know which transitions to draw.
-
-    :param scheme: scheme whose priorities are shuffled
-    """
-
-    def __init__(self, scheme: PriorityScheme):
-        super().__init__(scheme.alpha, scheme.td_error_reduction)
-        self.scheme = scheme
-        self.importance_sampling = scheme.importance_sampling
-        self.draws_uniformly = scheme.draws_uniformly
-        self.may_draw_as_sb3 = scheme.may_draw_as_sb3
-        self.ranks_priorities = scheme.ranks_priorities
-        self.largest_mass = scheme.largest_mass
-        self.replaces_loss = scheme.replaces_loss
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """See :attr:`PriorityScheme.settings`."""
-        return {"scheme": self.scheme}
-
-    @property
-    def is_user_defined(self) -> bool:
-        """See :attr:`PriorityScheme.is_user_defined`."""
-        return self.scheme.is_user_defined
-
-    @property
-    def has_user_defined_tree(self) -> bool:
-        """See :attr:`PriorityScheme.has_user_defined_tree`."""
-        return self.scheme.has_user_defined_tree
-
-    def equals(self, other: PriorityScheme) -> bool:
-        """See :meth:`PriorityScheme.equals`."""
-        return isinstance(other, Shuffled) and self.scheme.equals(other.scheme)
-
-    def make_tree(self, capacity: int) -> MassTree:
-        """See :meth:`PriorityScheme.make_tree`."""
-        return self.scheme.make_tree(capacity)
-
-    def reduce(self, abs_td_errors: np.ndarray) -> np.ndarray:
-        """Give each error to another transition of the batch, see :meth:`PriorityScheme.reduce`."""
-        return np.random.permutation(self.scheme.reduce(abs_td_errors))
-
-    def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
-        """See :meth:`PriorityScheme.priority`."""
-        return self.scheme.priority(abs_td_errors)
-
-    def mass(self, priority: np.ndarray | float) -> np.ndarray:
-        """See :meth:`PriorityScheme.mass`."""
-        return self.scheme.mass(priority)
-
-    def new_mass(self, max_priority: float) -> np.ndarray | float:
-        """See :meth:`PriorityScheme.new_mass`."""
-        return self.scheme.new_mass(max_priority)
-
-    def weights(self, relative_probabilities: np.ndarray, beta: float) -> np.ndarray:
-        """See :meth:`PriorityScheme.weights`."""
-        return self.scheme.weights(relative_probabilities, beta)
-
-    def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
-        """See :meth:`PriorityScheme.loss`."""
-        return self.scheme.loss(losses, td_errors, weights)
-
-    def jax_loss(self, losses: Any, td_errors: Any, weights: Any) -> Any:
-        """See :meth:`PriorityScheme.jax_loss`."""
-        return self.scheme.jax_loss(losses, td_errors, weights)
-
-
 #: All schemes of this package by name, which is also their name in files.
 SCHEMES: dict[str, type[Any]] = {
     "proportional": Proportional,
@@ -574,6 +502,20 @@ def make_scheme(
     return SCHEMES[name](**{key: value for key, value in settings.items() if key in taken and value is not None})
 
 
+def arguments_for(scheme: PriorityScheme) -> dict[str, Any]:
+    """
+    List the arguments of :func:`make_scheme` that make a scheme once more.
+
+    :param scheme: scheme object
+    :return: name and settings, without those that have no effect; of a class that has no name, the object itself
+    """
+    for name, scheme_class in SCHEMES.items():
+        if type(scheme) is scheme_class:
+            used = set(scheme.settings).difference(scheme.unused_settings)
+            return {"scheme": name, **{setting: scheme.settings[setting] for setting in SCHEME_ARGUMENTS if setting in used}}
+    return {"scheme": scheme}
+
+
 def try_scheme(scheme: PriorityScheme) -> None:
     """
     Try a user's scheme on the TD errors 0 and 1, because these mistakes would show late in a training, or never. Others are
@@ -628,71 +570,3 @@ def _name_of(scheme: Any) -> str:
     nearest = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, SCHEMES, n=1)
     meant = f": did you mean {nearest[0]!r}?" if nearest else "."
     raise ValueError(f"Unknown scheme {scheme!r}{meant} Choose one of {sorted(SCHEMES)}, or pass a PriorityScheme object")
-
-
-# ---- TD errors, as schemes take them
-
-
-def td_error_matrix(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    """
-    Make a matrix of TD errors, with one row for each step.
-
-    :param td_errors: of ``shape``, or (*shape, n_critics)
-    :param shape: shape of the steps that they belong to
-    :return: the same, contiguous, float32 or float64 of shape (n, n_critics), where n is the number of steps
-    :raises ValueError: for another shape
-    """
-    if isinstance(td_errors, th.Tensor):
-        if td_errors.requires_grad:
-            td_errors = td_errors.detach()
-        if not td_errors.is_cpu:
-            td_errors = td_errors.cpu()
-        if td_errors.dtype is not th.float32:
-            td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
-        array = td_errors.contiguous().numpy()
-    else:
-        array = _as_floats(td_errors)
-    if array.shape == shape:
-        return array.reshape(-1, 1)
-    if array.shape[:-1] != shape or array.shape[-1] == 0:
-        with_critics = ", ".join((*map(str, shape), "n_critics"))
-        raise ValueError(f"td_errors have shape {array.shape}, and must have shape {shape} or ({with_critics})")
-    if array.ndim == 2:
-        return array
-    return array.reshape(-1, array.shape[-1])
-
-
-def _as_floats(td_errors: Any) -> np.ndarray:
-    """Make a contiguous array of float32 or float64, in any shape, without a copy if it is one already."""
-    try:
-        array = np.asarray(td_errors)
-        if array.dtype not in _FLOATS or not array.flags.carray:
-            array = np.array(array, dtype=np.float64, order="C")
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"td_errors must be numbers: {error}") from error
-    return array
-
-
-def checked_abs_td_errors(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    """
-    Return the absolute values of TD errors, and check that they are finite.
-
-    :param td_errors: see :func:`td_error_matrix`
-    :param shape: see :func:`td_error_matrix`
-    :return: ``|td|``, float64 of shape (n, n_critics)
-    :raises ValueError: for another shape, NaN or infinity
-    """
-    errors: np.ndarray = np.abs(td_error_matrix(td_errors, shape), dtype=np.float64)
-    require_finite(errors)
-    return errors
-
-
-def require_finite(td_errors: np.ndarray) -> None:
-    """
-    Check that TD errors are finite.
-
-    :param td_errors: of any shape
-    :raises ValueError: with the first one that is NaN or infinite
-    """
-    if not np.isfinite(td_errors).all():
-        raise ValueError(f"td_errors must be finite, not {td_errors[~np.isfinite(td_errors)][0]}")

@@ -35,22 +35,22 @@ class Batch(NamedTuple):
     @property
     def rewards(self) -> Any:
         """Rewards or n-step returns, shape (batch_size, 1)."""
-        return self.scalars[:, 0:1]
+        return self.scalars[..., 0:1]
 
     @property
     def dones(self) -> Any:
         """1 at terminal states, otherwise 0, shape (batch_size, 1)."""
-        return self.scalars[:, 1:2]
+        return self.scalars[..., 1:2]
 
     @property
     def discounts(self) -> Any:
         """Factors of the next values, shape (batch_size, 1)."""
-        return self.scalars[:, 2:3]
+        return self.scalars[..., 2:3]
 
     @property
     def weights(self) -> Any:
         """Importance-sampling weights, shape (batch_size, 1)."""
-        return self.scalars[:, 3:4]
+        return self.scalars[..., 3:4]
 
     def targets(self, next_values: Any) -> Any:
         """

@@ -189,8 +189,8 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             self._set_networks(networks)
             n_done += len(batches)
 
-            rows = np.atleast_2d(logged.values)  # the only transfer from the device
-            for batch, jax_batch, row in zip(batches, jax_batches, rows, strict=False):  # `stack` adds rows
+            rows = np.asarray(logged.values)[: len(batches)]  # the only transfer from the device; `stack` adds rows
+            for batch, jax_batch, row in zip(batches, jax_batches, rows, strict=True):
                 self._n_updates += 1
                 td_errors, step_metrics = logged.unpack(row, bool(jax_batch.updates_actor))
                 self._update_priorities(batch, td_errors, metrics)
@@ -249,22 +249,19 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         drawn = self.replay_buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
         return jax_batch._replace(actor_observations=as_input(drawn, self.observation_space))
 
-    def _compute(self, jax_batches: list[Batch]) -> tuple[Networks, jax.Array, StepOutput]:
+    def _compute(self, jax_batches: list[Batch]) -> tuple[Any, jax.Array, StepOutput]:
         """
         Compute the next gradient steps. The model does not change.
 
         :param jax_batches: a batch for each step
         :return: train states, the next key, and TD errors and metrics of each step
         """
+        inputs = (self._options(), self._networks(), self.key, self._float32_hyperparameters())
         n_updates = len(jax_batches)
-        if n_updates == 1:
-            batches = jax_batches[0]
-        else:
-            n_padded = 1 << (n_updates - 1).bit_length()  # a power of two, because each length is compiled for itself
-            batches = stack(jax_batches, n_padded)
-        return self._compiled_steps(
-            self._options(), self._networks(), self.key, self._float32_hyperparameters(), batches, np.int32(n_updates)
-        )
+        if n_updates == 1:  # a loop would take time
+            return self._compiled_step(*inputs, jax_batches[0])
+        n_padded = 1 << (n_updates - 1).bit_length()  # a power of two, because each length is compiled for itself
+        return self._compiled_steps(*inputs, stack(jax_batches, n_padded), np.int32(n_updates))
 
     def _float32_hyperparameters(self) -> dict[str, np.float32]:
         """Return the hyperparameters in the type that the compiled functions take."""
@@ -290,46 +287,66 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
     @classmethod
     @partial(jax.jit, static_argnames=("cls", "options"))
-    def _compiled_steps(
-        cls, options: Options, networks: Any, key: jax.Array, hyperparameters: dict[str, Any], batches: Batch, n_updates: Any
-    ) -> tuple[Networks, jax.Array, StepOutput]:
+    def _compiled_step(
+        cls, options: Options, networks: Any, key: jax.Array, hyperparameters: dict[str, Any], batch: Batch
+    ) -> tuple[Any, jax.Array, StepOutput]:
         """
-        Make gradient steps.
+        Make a gradient step.
 
         :param options: what the compiler must know
         :param networks: train states
         :param key: random key
         :param hyperparameters: numbers by name, float32
-        :param batches: batches of all steps, and perhaps more; or a single batch, without an axis of the steps
+        :param batch: batch of the step
+        :return: train states, the next key, and TD errors and metrics, in one row
+        """
+        networks, key, logged = cls._step(UpdateInputs(networks, key, batch, hyperparameters, options))
+        return networks, key, jax.tree.map(lambda row: row[None], logged)
+
+    @classmethod
+    @partial(jax.jit, static_argnames=("cls", "options"))
+    def _compiled_steps(
+        cls, options: Options, networks: Any, key: jax.Array, hyperparameters: dict[str, Any], batches: Batch, n_updates: Any
+    ) -> tuple[Any, jax.Array, StepOutput]:
+        """
+        Make several gradient steps.
+
+        :param options: what the compiler must know
+        :param networks: train states
+        :param key: random key
+        :param hyperparameters: numbers by name, float32
+        :param batches: batches of all steps, and perhaps more
         :param n_updates: number of gradient steps, int32
-        :return: train states, the next key, and TD errors and metrics of each step
+        :return: train states, the next key, and TD errors and metrics, in one row for each batch
         """
 
-        def make_step(batch: Batch, networks: Any, key: jax.Array) -> tuple[Any, jax.Array, StepOutput]:
-            """Update the networks once."""
-            updated = cls._update(UpdateInputs(networks, key, batch, hyperparameters, options))
-            metrics = {**updated.metrics, **weight_metrics(batch.weights)}
-            logged = StepOutput.pack(updated.td_errors, metrics, updated.actor_metrics)
-            return updated.networks, updated.key, logged
-
-        is_single = batches.scalars.ndim == 2
-        if is_single:  # a loop would take time
-            return make_step(batches, networks, key)
-
-        def batch_at(number: Any) -> Batch:
-            """Cut out the batch of a step."""
-            return jax.tree.map(lambda array: array[number], batches)
+        def step(number: Any, networks: Any, key: jax.Array) -> tuple[Any, jax.Array, StepOutput]:
+            """Make the step of this number."""
+            batch = jax.tree.map(lambda array: array[number], batches)
+            return cls._step(UpdateInputs(networks, key, batch, hyperparameters, options))
 
         def body(number: Any, carry: tuple[Any, jax.Array, StepOutput]) -> tuple[Any, jax.Array, StepOutput]:
             """Make a step, and write what it logs into its row."""
             networks, key, all_logged = carry
-            networks, key, logged = make_step(batch_at(number), networks, key)
+            networks, key, logged = step(number, networks, key)
             return networks, key, jax.tree.map(lambda rows, row: rows.at[number].set(row), all_logged, logged)
 
         n_rows = len(batches.scalars)
-        _, _, shapes = jax.eval_shape(make_step, batch_at(0), networks, key)
+        _, _, shapes = jax.eval_shape(step, 0, networks, key)
         empty = jax.tree.map(lambda row: jnp.zeros((n_rows, *row.shape), row.dtype), shapes)
         return jax.lax.fori_loop(0, n_updates, body, (networks, key, empty))
+
+    @classmethod
+    def _step(cls, inputs: UpdateInputs) -> tuple[Any, jax.Array, StepOutput]:
+        """
+        Update the networks once, and collect what ``train`` needs of it.
+
+        :param inputs: networks, key, batch, hyperparameters and options
+        :return: train states, the next key, and TD errors and metrics
+        """
+        updated = cls._update(inputs)
+        metrics = {**updated.metrics, **weight_metrics(inputs.batch.weights)}
+        return updated.networks, updated.key, StepOutput.pack(updated.td_errors, metrics, updated.actor_metrics)
 
     # ---- learning rates
 

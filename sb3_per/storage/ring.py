@@ -311,25 +311,6 @@ class Ring:
 # Of one environment, step s is in row s % n_rows.
 
 
-def checked_ids(indices: Any) -> np.ndarray:
-    """
-    Check transition ids.
-
-    :param indices: transition ids
-    :return: the same, int64 of shape (batch_size,), contiguous and writable, because kernels take only such arrays
-    :raises ValueError: for another shape
-    :raises IndexError: for anything but integers
-    """
-    ids = np.asarray(indices)
-    if ids.ndim == 1 and ids.dtype == np.int64 and ids.flags.carray:
-        return ids
-    if ids.ndim != 1:
-        raise ValueError(f"Transition ids have shape (batch_size,), not {ids.shape}")
-    if ids.dtype.kind not in "iu" and ids.size:
-        raise IndexError(f"Transition ids are integers, not {ids.dtype}: {ids[0]}")
-    return np.array(ids, dtype=np.int64, order="C")
-
-
 @kernel
 def lap_start(next_step: int, n_rows: int) -> int:
     """

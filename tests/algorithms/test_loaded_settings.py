@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 
 from sb3_per import LAP, PERDQN, PERRecurrentDQN, PrioritizedHerReplayBuffer, Proportional
-from sb3_per.sampling.schemes import Shuffled
+from sb3_per.sampling.shuffled import Shuffled
 
 SMALL: dict[str, Any] = dict(buffer_size=40, learning_starts=10, batch_size=4, policy_kwargs=dict(net_arch=[4]), seed=0)
 SETTINGS: dict[str, Any] = dict(scheme="lap", alpha=0.3, kappa=0.5, beta_start=0.2, recency=0.99, recency_min=5)
@@ -101,6 +101,18 @@ def test_a_loaded_buffer_keeps_its_priorities_if_the_scheme_objects_are_equal(ot
         loaded.load_replay_buffer(tmp_path / "buffer.pkl")
     assert (loaded.replay_buffer.masses == masses).all() == is_same
     assert loaded.replay_buffer.scheme.equals(other)
+
+
+@pytest.mark.parametrize("alpha", [0.4, 0.3])
+@pytest.mark.parametrize("name", ["buffer.pkl", "folder.buffer"])
+def test_a_setting_of_the_default_scheme_counts_as_that_scheme(alpha, name, tmp_path):
+    """Also where the scheme of the file has the same setting."""
+    model = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(scheme="lap", alpha=0.4), **SMALL)
+    model.learn(30).save_replay_buffer(tmp_path / name)
+    loaded = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(alpha=alpha), **SMALL)
+    with pytest.warns(UserWarning, match="all (priorities become|transitions get) the largest"):
+        loaded.load_replay_buffer(tmp_path / name)
+    assert loaded.replay_buffer.scheme.equals(Proportional(alpha=alpha))
 
 
 @pytest.mark.parametrize("saved, path, way, change", ROWS)

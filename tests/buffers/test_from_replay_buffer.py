@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from stable_baselines3 import DQN
 
-from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
+from sb3_per import LAP, PAL, PERDQN, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, Uniform
+from sb3_per.sampling.shuffled import Shuffled
 from sb3_per.storage.array_store import ArrayStore
 from sb3_per.storage.nested import keyed
 from tests.helpers.buffers import (
@@ -106,6 +107,27 @@ def test_a_changed_scheme_resets_all_priorities_to_the_maximum(kind, changed):
     written = after.sampler.tree_values().reshape(can_be_drawn.shape)
     new = np.inf if after.scheme.ranks_priorities else after.scheme.new_mass(after.max_priority)
     assert (written[can_be_drawn] == new).all()
+
+
+def test_settings_of_the_scheme_that_are_not_named_stay():
+    for scheme, settings, changed in (
+        ("lap", dict(alpha=0.2, kappa=0.5), dict(alpha=0.3)),
+        ("proportional", dict(epsilon=0.1, td_error_reduction="max"), dict(alpha=0.3)),
+        ("rank", dict(alpha=0.2), dict(td_error_reduction="min")),
+        (PAL(alpha=0.2, kappa=2.0), {}, dict(alpha=0.1)),
+    ):
+        buffer = make_buffer(6, scheme=scheme, **settings)
+        after = type(buffer).from_replay_buffer(buffer, **changed)
+        assert type(after.scheme) is type(buffer.scheme)
+        assert after.scheme.settings == {**buffer.scheme.settings, **changed}
+        # Another scheme brings its own.
+        assert type(buffer).from_replay_buffer(after, scheme="uniform").scheme.equals(Uniform())
+
+
+def test_a_scheme_object_without_a_name_is_not_replaced():
+    buffer = make_buffer(6, scheme=Shuffled(LAP(alpha=0.2)))
+    with pytest.raises(ValueError, match=r"to the scheme object Shuffled.*alpha"):
+        type(buffer).from_replay_buffer(buffer, alpha=0.3)
 
 
 def test_transitions_waiting_for_the_tree_get_the_maximum_of_the_source_buffer():

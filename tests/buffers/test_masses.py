@@ -10,7 +10,7 @@ import pytest
 
 from sb3_per import PAL, PriorityScheme
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
-from sb3_per.sampling.schemes import Shuffled
+from sb3_per.sampling.shuffled import Shuffled
 from tests.helpers.buffers import (
     OtherStoreBuffer,
     assert_same_batches,

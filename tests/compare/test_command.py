@@ -24,7 +24,7 @@ from sb3_per.cli.compare import options_of, parser_of
 from sb3_per.compare import command, runs
 from sb3_per.compare.campaign import missing, read
 from sb3_per.compare.task import Arm, Task, arms_of, jobs_of
-from sb3_per.sampling.schemes import Shuffled
+from sb3_per.sampling.shuffled import Shuffled
 from sb3_per.zoo import register
 from tests.helpers.project import ROOT
 

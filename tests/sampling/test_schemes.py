@@ -8,7 +8,8 @@ import pytest
 import torch as th
 
 from sb3_per import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
-from sb3_per.sampling.schemes import SCHEMES, Shuffled, make_scheme
+from sb3_per.sampling.schemes import SCHEME_ARGUMENTS, SCHEMES, make_scheme
+from sb3_per.sampling.shuffled import Shuffled
 from tests.helpers.buffers import fill, make_buffer
 
 pytestmark = pytest.mark.filterwarnings("ignore::sb3_per.buffers.settings.IgnoredSettingWarning")
@@ -50,6 +51,7 @@ def test_schemes_have_their_own_defaults_and_take_settings():
 
 def test_every_scheme_refuses_bad_values_of_all_settings():
     settings = ("alpha", -0.1), ("epsilon", 0.0), ("kappa", 0.0), ("kappa", -1.0), ("td_error_reduction", "sum")
+    assert {name for name, _ in settings} == set(SCHEME_ARGUMENTS)
     for scheme, (name, value) in itertools.product(SCHEMES, settings):
         with pytest.raises(ValueError, match=f"{name} .*{value}"):
             make_buffer(scheme=scheme, **{name: value})

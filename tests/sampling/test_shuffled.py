@@ -8,7 +8,8 @@ import torch as th
 
 from sb3_per.compare.controls import control_of
 from sb3_per.sampling.rank_tree import RankTree
-from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Shuffled, Uniform
+from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
+from sb3_per.sampling.shuffled import Shuffled
 from sb3_per.sampling.sum_tree import SumTree
 from tests.helpers.buffers import fill, make_buffer
 

@@ -11,7 +11,7 @@ import pytest
 import torch as th
 
 from sb3_per import LAP, PAL, PERDQN, Proportional, RankBased, Uniform
-from sb3_per.sampling.schemes import Shuffled
+from sb3_per.sampling.shuffled import Shuffled
 from tests.helpers.sbx_models import make
 
 # Errors below, at and above each threshold, of both signs, and rows whose largest error is that of the other critic.
