@@ -38,6 +38,7 @@ from sb3_per.algorithms import buffer_choice, checkpoints, pretraining
 from sb3_per.algorithms.arguments import check_agreement, check_arguments, check_order, name_of_users_train, show_arguments
 from sb3_per.algorithms.checkpoints import PathOrFile
 from sb3_per.algorithms.collecting import collecting_env_in
+from sb3_per.algorithms.loaded_buffer import adapted_to_model
 from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
 from sb3_per.algorithms.wrapper_order import require_normalized_last
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
@@ -502,4 +503,4 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
                 f"{path} is damaged, or is the zip of a model, not a replay buffer: load it with load(), and give "
                 "load_replay_buffer() what save_replay_buffer() wrote"
             ) from error
-        self.replay_buffer = buffer_choice.with_settings_of(self, self.replay_buffer)
+        self.replay_buffer = adapted_to_model(self, self.replay_buffer)

@@ -19,9 +19,7 @@ from sb3_per.buffers import (
     PrioritizedSequenceReplayBuffer,
     hooks,
 )
-from sb3_per.buffers.conversion import extra_names, settings_of
-from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings
-from sb3_per.sampling.schemes import PriorityScheme, make_scheme
+from sb3_per.buffers.settings import BufferSettings
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
 from sb3_per.utils.checks import FRACTION, Allowed, check_argument, integer
 
@@ -257,66 +255,3 @@ def warn_of_unused_settings(model: "PrioritizedAlgorithm") -> None:
             f"least, and the buffer holds {buffer.ring.capacity}",
             IgnoredSettingWarning,
         )
-
-
-# ---- loaded buffers
-
-
-def with_settings_of(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuffer) -> PrioritizedReplayBuffer:
-    """
-    Give a loaded buffer the settings of a model, and warn of those that differ.
-
-    :param model: the algorithm
-    :param buffer: prioritized buffer from a file
-    :return: the same buffer, or one with the same transitions and the settings of the model
-    """
-    changed = _changed_settings(model, buffer)
-    own_class: Any = model.replay_buffer_class
-    if own_class is not type(buffer) and issubclass(own_class, type(buffer)):
-        # The model's class, e.g. a user's, may store more than the file has, or elsewhere.
-        extra = extra_names(own_class)
-        arguments = {name: value for name, value in model._buffer_settings().items() if name in extra}
-        made: PrioritizedReplayBuffer = own_class.from_replay_buffer(buffer, **{**arguments, **changed})
-        return made
-    if changed:
-        return type(buffer).from_replay_buffer(buffer, **changed)
-    return buffer
-
-
-def _changed_settings(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
-    """Collect the settings of a model that differ from those of a loaded buffer, and warn of them."""
-    wanted = model._buffer_settings()
-    found = settings_of(buffer)
-    wanted_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if wanted.get(name) is not None}
-    if wanted_scheme:
-        wanted_scheme.setdefault("scheme", BufferSettings.scheme)  # its settings say that a scheme was meant: the default
-    changed = {name: value for name, value in wanted.items() if name in found and found[name] != value}
-    described = []
-    for name, value in changed.items():
-        if name == "gamma" and model.n_steps == 1:
-            continue  # only n-step returns use it
-        described.append(f"{name}={found[name]!r} (this model: {value!r})")
-    if _is_other_scheme(buffer.scheme, wanted_scheme):
-        changed.update(wanted_scheme)
-        scheme = make_scheme(**wanted_scheme)
-        described.append(f"scheme={buffer.scheme!r} (this model: {scheme!r}, all priorities become the largest)")
-    if described:
-        warnings.warn(f"The loaded buffer has other settings. Those of this model count: {', '.join(described)}")
-    return changed
-
-
-def _is_other_scheme(found: PriorityScheme, wanted: dict[str, Any]) -> bool:
-    """
-    Tell whether a scheme differs from the wanted one. What the user left to its default may differ.
-
-    :param found: scheme of a loaded buffer
-    :param wanted: what the user gave of ``SCHEME_SETTINGS``
-    :return: whether its class or a wanted setting differs
-    """
-    scheme = wanted.get("scheme")
-    if isinstance(scheme, PriorityScheme):
-        return not scheme.equals(found)
-    if scheme is not None and type(make_scheme(scheme)) is not type(found):
-        return True
-    settings = found.settings
-    return any(settings.get(name, value) != value for name, value in wanted.items() if name != "scheme")

@@ -2,7 +2,7 @@
 From one buffer to another.
 
 - :func:`from_sb3` and :func:`to_sb3`: from a buffer of SB3 and back. They share the arrays where they can
-- :func:`with_settings`: to another class or other settings, e.g. another scheme or ``frames``. The result shares the arrays
+- :func:`rebuilt`: to another class or other settings, e.g. another scheme or ``frames``. The result shares the arrays
   where it can
 - :func:`empty_twin` and :func:`copy_newest`: to another size. The newest transitions are copied
 
@@ -155,7 +155,8 @@ def _around(
     arguments = {**settings, **arguments_of(buffer)}
     path = arguments.pop("storage_folder", None)
     made = cls(buffer_size=buffer.n_envs, **arguments)  # one row, whose storage is replaced
-    made.settings = replace(made.settings, storage_folder=path)
+    if path is not None:
+        made.settings = replace(made.settings, storage_folder=path)
     made.make_parts(converted(storage, ring, made.storage.layout, folder))
     return made
 
@@ -325,7 +326,7 @@ def _with_one_cursor(ring: Ring, storage: Storage, n_held: int) -> Storage:
 # ---- between prioritized buffers
 
 
-def settings_of(
+def kept_settings(
     buffer: "PrioritizedReplayBuffer", without: Collection[str] = (), cls: type["PrioritizedReplayBuffer"] | None = None
 ) -> dict[str, Any]:
     """
@@ -347,7 +348,7 @@ def settings_of(
     return kept
 
 
-def with_settings(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", settings: dict[str, Any]) -> BufferT:
+def rebuilt(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", settings: dict[str, Any]) -> BufferT:
     """
     Change class or settings of a buffer, see :meth:`PrioritizedReplayBuffer.from_replay_buffer`.
 
@@ -356,7 +357,7 @@ def with_settings(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", setting
     :param settings: that change
     :return: the new buffer
     """
-    all_settings = {**settings_of(buffer, settings, cls), **settings}
+    all_settings = {**kept_settings(buffer, settings, cls), **settings}
     folder = _folder_for(buffer.storage, settings)
     made = _around(cls, buffer, all_settings, buffer.ring, buffer.storage, folder)
     # Masses are valid only with the same scheme, and where they belong to the same thing.

@@ -632,7 +632,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
             raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
         if isinstance(buffer, PrioritizedReplayBuffer):
-            return conversion.with_settings(cls, buffer, settings)
+            return conversion.rebuilt(cls, buffer, settings)
         return conversion.from_sb3(cls, buffer, settings)
 
     def to_replay_buffer(self) -> ReplayBuffer:

@@ -113,7 +113,8 @@ class PriorityScheme:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if _level_of(cls, "loss") < _level_of(cls, "jax_loss"):  # the inherited `jax_loss` belongs to another loss
+        # A class that writes `loss` and inherits `jax_loss`, e.g. from LAP: what it inherits belongs to another loss.
+        if _level_of(cls, "loss") < _level_of(cls, "jax_loss"):
             cls.jax_loss = _missing_jax_loss  # type: ignore[method-assign]
 
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):

@@ -12,7 +12,15 @@ from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 
-from sb3_per import LAP, PERDQN, PERRecurrentDQN, PrioritizedHerReplayBuffer, Proportional
+from sb3_per import (
+    LAP,
+    PERDQN,
+    PERRecurrentDQN,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    Proportional,
+    RankBased,
+)
 from sb3_per.sampling.shuffled import Shuffled
 
 SMALL: dict[str, Any] = dict(buffer_size=40, learning_starts=10, batch_size=4, policy_kwargs=dict(net_arch=[4]), seed=0)
@@ -101,6 +109,46 @@ def test_a_loaded_buffer_keeps_its_priorities_if_the_scheme_objects_are_equal(ot
         loaded.load_replay_buffer(tmp_path / "buffer.pkl")
     assert (loaded.replay_buffer.masses == masses).all() == is_same
     assert loaded.replay_buffer.scheme.equals(other)
+
+
+def test_what_the_model_does_not_name_stays_as_in_the_pickle(tmp_path):
+    model = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(scheme=LAP(alpha=0.4, kappa=2.0)), **SMALL)
+    model.learn(30).save_replay_buffer(tmp_path / "buffer.pkl")
+    for given, expected in (
+        ({}, LAP(alpha=0.4, kappa=2.0)),
+        (dict(scheme="LAP"), LAP(alpha=0.4, kappa=2.0)),
+        (dict(scheme="lap", alpha=0.2), LAP(alpha=0.2, kappa=2.0)),
+        (dict(scheme=LAP()), LAP()),
+        (dict(scheme="rank"), RankBased()),
+    ):
+        loaded = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=given, **SMALL)
+        is_same = expected.equals(model.replay_buffer.scheme)
+        with contextlib.nullcontext() if is_same else pytest.warns(UserWarning, match="all priorities become the largest"):
+            loaded.load_replay_buffer(tmp_path / "buffer.pkl")
+        assert loaded.replay_buffer.scheme.equals(expected)
+        if is_same:
+            np.testing.assert_array_equal(loaded.replay_buffer.masses, model.replay_buffer.masses)
+
+
+class WithScales(PrioritizedReplayBuffer):
+    """A buffer with an array among its arguments."""
+
+    def __init__(self, *args: Any, scales: Any = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.scales = scales
+
+
+def test_arguments_that_are_arrays_are_compared(tmp_path):
+    def made(scales: Any) -> Any:
+        settings = dict(replay_buffer_class=WithScales, replay_buffer_kwargs=dict(scales=np.array(scales)))
+        return PERDQN("MlpPolicy", "CartPole-v1", **settings, **SMALL)
+
+    made([1.0, 2.0]).learn(30).save_replay_buffer(tmp_path / "buffer.pkl")
+    made([1.0, 2.0]).load_replay_buffer(tmp_path / "buffer.pkl")
+    other = made([1.0, 3.0])
+    with pytest.warns(UserWarning, match="scales=.*this model: array"):
+        other.load_replay_buffer(tmp_path / "buffer.pkl")
+    assert other.replay_buffer.scales.tolist() == [1.0, 3.0]
 
 
 @pytest.mark.parametrize("alpha", [0.4, 0.3])
