@@ -20,6 +20,7 @@ from sb3_per.buffers import (
     hooks,
 )
 from sb3_per.buffers.settings import BufferSettings
+from sb3_per.sampling.schemes import SCHEMES
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
 from sb3_per.utils.checks import FRACTION, Allowed, check_argument, integer
 
@@ -218,7 +219,7 @@ def check_supported(model: "PrioritizedAlgorithm", buffer: PrioritizedReplayBuff
     if buffer.scheme.replaces_loss and not model.has_scalar_td_loss:
         raise NotImplementedError(
             f"{name} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD error, and this "
-            "algorithm regresses quantiles. Use the proportional, rank or uniform scheme"
+            f"algorithm regresses quantiles. Use one of {[each for each in SCHEMES if not SCHEMES[each].replaces_loss]}"
         )
     is_recurrent = issubclass(model._default_buffer_class(), PrioritizedSequenceReplayBuffer)
     if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not is_recurrent:

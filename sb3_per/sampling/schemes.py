@@ -27,11 +27,16 @@ LARGEST_MASS = 1e290
 
 _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
-#: Settings of a buffer that go to the constructor of the scheme, if it takes them.
-SCHEME_ARGUMENTS = ("alpha", "epsilon", "kappa", "td_error_reduction")
-
 DEFAULT_EPSILON = 1e-6
 DEFAULT_KAPPA = 1.0
+
+#: Settings of a buffer that go to the constructor of the scheme, if it takes them, and their defaults. ``None``: the scheme's.
+SCHEME_ARGUMENTS: dict[str, Any] = {
+    "alpha": None,
+    "epsilon": DEFAULT_EPSILON,
+    "kappa": DEFAULT_KAPPA,
+    "td_error_reduction": None,
+}
 
 # Reductions over the critics. The kernel takes the position of the name.
 _REDUCTIONS = ("mean", "max", "min")
@@ -473,34 +478,23 @@ def _priority_bounds(alpha: float) -> np.ndarray:
     return np.maximum(bounds, LEAST_MASS)
 
 
-def make_scheme(
-    scheme: str | PriorityScheme = "proportional",
-    alpha: float | None = None,
-    epsilon: float = DEFAULT_EPSILON,
-    kappa: float = DEFAULT_KAPPA,
-    td_error_reduction: str | None = None,
-) -> PriorityScheme:
+def make_scheme(scheme: str | PriorityScheme = "proportional", **settings: Any) -> PriorityScheme:
     """
     Make a scheme object from settings. Each scheme takes only the settings that its constructor has.
 
     :param scheme: name of a scheme in upper or lower case, or a scheme object, which brings its own settings
-    :param alpha: prioritization exponent; ``None``: the scheme's default
-    :param epsilon: added to ``|td|`` (proportional)
-    :param kappa: Huber threshold and least priority (LAP, PAL)
-    :param td_error_reduction: reduction over the critics; ``None``: the scheme's default
+    :param settings: of ``SCHEME_ARGUMENTS``
     :return: the scheme object
     :raises ValueError: for an unknown name, a setting that is not allowed, or settings beside a scheme object
     """
-    settings = {"alpha": alpha, "epsilon": epsilon, "kappa": kappa, "td_error_reduction": td_error_reduction}
+    given = {name: value for name, value in settings.items() if value != SCHEME_ARGUMENTS[name]}
     if isinstance(scheme, PriorityScheme):
-        defaults = inspect.signature(make_scheme).parameters
-        given = {name: value for name, value in settings.items() if value != defaults[name].default}
         if given:
             raise ValueError(f"Pass settings to the scheme object {scheme}, not beside it: {given}")
         return scheme
-    name = _name_of(scheme)
-    taken = inspect.signature(SCHEMES[name]).parameters
-    return SCHEMES[name](**{key: value for key, value in settings.items() if key in taken and value is not None})
+    scheme_class = SCHEMES[_name_of(scheme)]
+    taken = inspect.signature(scheme_class).parameters
+    return scheme_class(**{name: value for name, value in given.items() if name in taken})
 
 
 def arguments_for(scheme: PriorityScheme) -> dict[str, Any]:

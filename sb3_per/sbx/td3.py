@@ -9,7 +9,7 @@ from sbx import DDPG, TD3
 from sb3_per.sbx.jax_loop import Metrics, PrioritizedJaxMixin, UpdateInputs, UpdateResult
 
 
-class Networks(NamedTuple):
+class TD3Networks(NamedTuple):
     """Train states of TD3. One holds all critics."""
 
     critics: Any
@@ -33,10 +33,10 @@ class PERTD3(PrioritizedJaxMixin, TD3):
         model.learn(10_000)
     """
 
-    def _networks(self) -> Networks:
-        return Networks(self.policy.qf_state, self.policy.actor_state)
+    def _networks(self) -> TD3Networks:
+        return TD3Networks(self.policy.qf_state, self.policy.actor_state)
 
-    def _set_networks(self, networks: Networks) -> None:
+    def _set_networks(self, networks: TD3Networks) -> None:
         self.policy.qf_state = networks.critics
         self.policy.actor_state = networks.actor
 
@@ -86,11 +86,11 @@ class PERTD3(PrioritizedJaxMixin, TD3):
         critics, actor = cls.soft_update(inputs.hyperparameters["tau"], critics, actor)
 
         # Actor, by SBX's own function, which a user may override.
-        def actor_step() -> tuple[Networks, jax.Array, Metrics]:
+        def actor_step() -> tuple[TD3Networks, jax.Array, Metrics]:
             new_actor, new_critics, actor_loss, next_key = cls.update_actor(actor, critics, batch.for_actor, key)
-            return Networks(new_critics, new_actor), next_key, {"actor_loss": actor_loss}
+            return TD3Networks(new_critics, new_actor), next_key, {"actor_loss": actor_loss}
 
-        networks, key, actor_metrics = inputs.update_actor_if_due(actor_step, skipped=(Networks(critics, actor), key))
+        networks, key, actor_metrics = inputs.update_actor_if_due(actor_step, skipped=(TD3Networks(critics, actor), key))
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss}, actor_metrics)
 
 

@@ -10,7 +10,7 @@ from sbx import TQC
 from sb3_per.sbx.jax_loop import Metrics, Options, PrioritizedJaxMixin, UpdateInputs, UpdateResult
 
 
-class Networks(NamedTuple):
+class TQCNetworks(NamedTuple):
     """Train states of TQC."""
 
     critic_1: Any
@@ -51,10 +51,10 @@ class PERTQC(PrioritizedJaxMixin, TQC):
     has_scalar_td_loss = False
     critic_states = ("qf1_state", "qf2_state")
 
-    def _networks(self) -> Networks:
-        return Networks(self.policy.qf1_state, self.policy.qf2_state, self.policy.actor_state, self.ent_coef_state)
+    def _networks(self) -> TQCNetworks:
+        return TQCNetworks(self.policy.qf1_state, self.policy.qf2_state, self.policy.actor_state, self.ent_coef_state)
 
-    def _set_networks(self, networks: Networks) -> None:
+    def _set_networks(self, networks: TQCNetworks) -> None:
         self.policy.qf1_state = networks.critic_1
         self.policy.qf2_state = networks.critic_2
         self.policy.actor_state = networks.actor
@@ -123,15 +123,15 @@ class PERTQC(PrioritizedJaxMixin, TQC):
         critic_1, critic_2 = cls.soft_update(inputs.hyperparameters["tau"], critic_1, critic_2)
 
         # Actor and entropy coefficient, by SBX's own function, which a user may override.
-        def actor_step() -> tuple[Networks, jax.Array, Metrics]:
+        def actor_step() -> tuple[TQCNetworks, jax.Array, Metrics]:
             new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
                 actor, critic_1, critic_2, entropy, batch.for_actor, inputs.hyperparameters["target_entropy"], key
             )
             metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
             new_critic_1, new_critic_2 = new_critics
-            return Networks(new_critic_1, new_critic_2, new_actor, new_entropy), next_key, metrics
+            return TQCNetworks(new_critic_1, new_critic_2, new_actor, new_entropy), next_key, metrics
 
-        before = Networks(critic_1, critic_2, actor, entropy)
+        before = TQCNetworks(critic_1, critic_2, actor, entropy)
         networks, key, actor_metrics = inputs.update_actor_if_due(actor_step, skipped=(before, key))
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)
 

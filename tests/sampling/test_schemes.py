@@ -1,5 +1,6 @@
 """Schemes: masses and losses follow the published formulas, and bad settings are refused."""
 
+import inspect
 import itertools
 import re
 
@@ -8,6 +9,7 @@ import pytest
 import torch as th
 
 from sb3_per import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
+from sb3_per.buffers.settings import BufferSettings
 from sb3_per.sampling.schemes import SCHEME_ARGUMENTS, SCHEMES, make_scheme
 from sb3_per.sampling.shuffled import Shuffled
 from tests.helpers.buffers import fill, make_buffer
@@ -49,12 +51,25 @@ def test_schemes_have_their_own_defaults_and_take_settings():
         assert getattr(changed, "epsilon", 0.4) == 0.4
 
 
-def test_every_scheme_refuses_bad_values_of_all_settings():
-    settings = ("alpha", -0.1), ("epsilon", 0.0), ("kappa", 0.0), ("kappa", -1.0), ("td_error_reduction", "sum")
-    assert {name for name, _ in settings} == set(SCHEME_ARGUMENTS)
-    for scheme, (name, value) in itertools.product(SCHEMES, settings):
-        with pytest.raises(ValueError, match=f"{name} .*{value}"):
-            make_buffer(scheme=scheme, **{name: value})
+# For each setting of schemes a value that is allowed, which is no default, and one that is not.
+VALUES = {"alpha": (0.2, -0.1), "epsilon": (0.4, 0.0), "kappa": (0.3, 0.0), "td_error_reduction": ("min", "sum")}
+
+
+def test_the_settings_of_schemes_are_settings_of_buffers():
+    assert VALUES.keys() == SCHEME_ARGUMENTS.keys()
+    for name, default in SCHEME_ARGUMENTS.items():
+        assert getattr(BufferSettings, name) == default
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_scheme_gets_the_settings_that_it_takes_and_refuses_bad_values(name):
+    value, bad_value = VALUES[name]
+    for scheme, scheme_class in SCHEMES.items():
+        if name in inspect.signature(scheme_class).parameters:
+            made = make_buffer(scheme=scheme, **{name: value}).scheme
+            assert made.settings == {**make_scheme(scheme).settings, name: value}
+        with pytest.raises(ValueError, match=f"{name} .*{bad_value}"):
+            make_buffer(scheme=scheme, **{name: bad_value})
 
 
 def test_new_transitions_never_have_less_mass_than_updated_ones():
