@@ -355,10 +355,11 @@ class HindsightSet(TransitionSet):
 
     def update(self, ids: np.ndarray, td_errors: np.ndarray) -> int:
         """See :meth:`TransitionSet.update`. With ``update_from_virtual=False``, the real rows alone, which come first."""
-        n = len(ids)
-        if not self.goals.update_from_virtual:
-            n -= self.n_virtual(n)
-        return super().update(ids[:n], td_errors[:n])
+        if self.goals.update_from_virtual:
+            return super().update(ids, td_errors)
+        self.checked_update(ids, td_errors)  # of all rows
+        n_real = len(ids) - self.n_virtual(len(ids))
+        return super().update(ids[:n_real], td_errors[:n_real])
 
     # ---- saving
 

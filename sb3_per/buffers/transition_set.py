@@ -421,9 +421,6 @@ class TransitionSet:
         self.sampler.load_max_priority(other.sampler.max_priority)
 
 
-# The kernels write to arrays that the caller makes: numba takes longer to return one.
-
-
 # ---- what an update is given
 
 
@@ -511,7 +508,7 @@ def require_finite(td_errors: np.ndarray) -> None:
         raise ValueError(f"td_errors must be finite, not {td_errors[~np.isfinite(td_errors)][0]}")
 
 
-# ---- kernels
+# ---- kernels, which write to arrays that the caller makes: numba takes longer to return one
 
 
 @kernel

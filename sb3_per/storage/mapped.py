@@ -104,7 +104,8 @@ class Folder:
     def __init__(self, path: str | os.PathLike[str]):
         if fcntl is None:
             raise NotImplementedError("storage_folder needs Linux or macOS: this system has no locks that end with a process")
-        self.path, self.pid = Path(absolute(path)), os.getpid()
+        self.path = Path(absolute(path))
+        self.pid = os.getpid()
         #: whether this process may write to the files; a fork of the owner may not
         self.is_own = True
         if self.path in _FOLDERS:

@@ -92,18 +92,13 @@ def sample(
 
 def _tuned_with(scheme: str, is_recurrent: bool, has_hindsight: bool, file_kwargs: dict[str, Any]) -> list[str]:
     """Name the settings that are tuned with a scheme. Not ``unique``: a batch can be larger than what is stored."""
-    names = ["alpha"]
-    if scheme == "lap":
-        names.append("kappa")
-    else:
-        names.append("beta_start")
-    if scheme == "proportional":
-        names.append("epsilon")
-    if is_recurrent:
-        names.append("eta")
-    elif not has_hindsight and "age_decay" not in file_kwargs:  # both favour recent transitions, and the buffer takes one
-        names.append("recency")
-    return names
+    unused = set(make_scheme(scheme).unused_settings)
+    if not is_recurrent:
+        unused.add("eta")
+    # `recency` and `age_decay` both favour recent transitions, and the buffer takes one.
+    if is_recurrent or has_hindsight or "age_decay" in file_kwargs:
+        unused.add("recency")
+    return [name for name in RANGES if name not in unused]
 
 
 def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -136,8 +131,8 @@ def join(file_kwargs: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in file_kwargs.items() if name not in (*RANGES, *CHOICES)}
     unused = make_scheme(scheme).unused_settings
     joined = {name: value for name, value in {**kept, **tuned}.items() if name not in unused}
-    if scheme == "rank":
-        joined.pop("age_decay", None)
+    if SCHEMES[scheme]().ranks_priorities:
+        joined.pop("age_decay", None)  # refused with ranks
     if "beta_end" in joined:
         # Beta never decreases. Its range is the same in all trials, whatever the file says of its end.
         joined["beta_start"] = min(joined["beta_start"], joined["beta_end"])

@@ -130,8 +130,12 @@ def test_virtual_transitions_update_priorities_only_with_update_from_virtual(upd
     expected = batch.indices if update_from_virtual else batch.indices[:n_real]
     assert set(changed) == set(expected)
     assert written == len(expected)
+    before = buffer.masses
     with pytest.raises(ValueError, match="nan"):
-        buffer.update_priorities(batch.indices, np.full(30, np.nan))
+        buffer.update_priorities(batch.indices, [*np.ones(29), np.nan])
+    with pytest.raises(IndexError, match="never issued"):
+        buffer.update_priorities([*batch.indices[:29], 10**9], np.ones(30))
+    np.testing.assert_array_equal(buffer.masses, before)
     with pytest.raises(ValueError, match=r"\(29,\)"):
         buffer.update_priorities(batch.indices, np.ones(29))
 

@@ -25,7 +25,7 @@ from sb3_per import (
 )
 from sb3_per.buffers.settings import BufferSettings
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
-from sb3_per.sampling.schemes import SCHEMES
+from sb3_per.sampling.schemes import SCHEME_ARGUMENTS, SCHEMES
 from tests.helpers.buffers import make_buffer
 
 BUFFERS = (
@@ -57,6 +57,7 @@ def ignored_setting_warnings(**settings: Any) -> list[str]:
 
 
 def test_settings_without_effect_warn():
+    assert WITHOUT_EFFECT.keys() >= SCHEME_ARGUMENTS.keys()
     for scheme, (name, (value, idle)) in itertools.product(SCHEMES, WITHOUT_EFFECT.items()):
         said = ignored_setting_warnings(scheme=scheme, **{name: value})
         expected = f"{name}={value!r} has no effect with scheme={scheme!r}"

@@ -15,9 +15,10 @@ from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
 
 from sb3_per import LAP, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.settings import IgnoredSettingWarning
+from sb3_per.sampling.schemes import SCHEMES, make_scheme
 from sb3_per.zoo import ALGORITHMS, main, register
 from sb3_per.zoo.registry import SEARCH_SPACES
-from sb3_per.zoo.tuning import join
+from sb3_per.zoo.tuning import CHOICES, RANGES, join
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
 from tests.helpers.project import ROOT
 from tests.helpers.zoo import RECURRENT, loaded, settings_of
@@ -102,9 +103,8 @@ def test_trials_tune_what_the_algorithm_and_the_scheme_use():
             trial = study.ask()
             kwargs = sampled(algo, trial, **of_file, stratified=False)
             schemes.add(kwargs["scheme"])
-            assert ("epsilon" in trial.params) == (kwargs["scheme"] == "proportional")
-            assert ("kappa" in trial.params) == (kwargs["scheme"] == "lap")
-            assert ("beta_start" in trial.params) == (kwargs["scheme"] != "lap")
+            of_schemes = set(RANGES) - {"recency", "eta"}
+            assert of_schemes.intersection(trial.params) == of_schemes - set(make_scheme(kwargs["scheme"]).unused_settings)
             assert ("actor_batch" in trial.params) == (algo not in RECURRENT and "dqn" not in algo)
             assert ("recency" in trial.params) == (algo not in RECURRENT and not of_file)
             assert ("eta" in trial.params) == (algo in RECURRENT)
@@ -115,7 +115,9 @@ def test_trials_tune_what_the_algorithm_and_the_scheme_use():
                 with warnings.catch_warnings():
                     warnings.simplefilter("error", IgnoredSettingWarning)
                     buffer_of(algo, **kwargs)
-        assert schemes == {"proportional", "rank", *(["lap"] if not quantiles and algo not in RECURRENT else [])}
+        assert schemes == {
+            name for name in CHOICES["scheme"] if not (SCHEMES[name].replaces_loss and (quantiles or algo in RECURRENT))
+        }
 
 
 def test_settings_of_the_file_that_are_not_tuned_stay_if_the_scheme_uses_them():
