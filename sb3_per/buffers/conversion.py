@@ -157,7 +157,7 @@ def _around(
     made = cls(buffer_size=buffer.n_envs, **arguments)  # one row, whose storage is replaced
     if path is not None:
         made.settings = replace(made.settings, storage_folder=path)
-    made.make_parts(converted(storage, ring, made.storage.layout, folder))
+    made.start_empty(converted(storage, ring, made.storage.layout, folder))
     return made
 
 
@@ -382,7 +382,7 @@ def empty_twin(buffer: BufferT, n_rows: int, frames: int | dict[str, int] | None
     twin = type(buffer)(buffer_size=buffer.n_envs, **arguments_of(buffer), **extra)  # one row, whose storage is replaced
     twin.settings = replace(buffer.settings, frames=frames)
     layout: Layout = replace(buffer.storage.layout, frames=frames_by_key(frames, buffer.observation_space))
-    twin.make_parts(make_storage(layout, n_rows, buffer.n_envs, folder_of_copy(buffer.storage.folder)))
+    twin.start_empty(make_storage(layout, n_rows, buffer.n_envs, folder_of_copy(buffer.storage.folder)))
     if buffer.draw_record is not None:
         twin.draw_record = buffer.draw_record.emptied(twin.ring.capacity)
     return twin

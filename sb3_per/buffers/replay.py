@@ -139,7 +139,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         self.draw_record: Any = None
         #: warns if nobody updates priorities
         self.update_reminder = UpdateReminder()
-        self.make_parts(make_storage(layout, max(buffer_size // n_envs, 1), n_envs, folder))
+        self.start_empty(make_storage(layout, max(buffer_size // n_envs, 1), n_envs, folder))
         warn_of_size(self.storage, self.sampler.nbytes)
 
     def _check_combinations(self, optimize_memory_usage: bool) -> None:
@@ -161,9 +161,9 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
 
     # ---- parts
 
-    def make_parts(self, storage: Storage) -> None:
+    def start_empty(self, storage: Storage) -> None:
         """
-        Begin anew, with new parts and an empty ring: a new buffer, or one that is about to get the transitions of another.
+        Start with new parts and an empty ring: a new buffer, or one that is about to get the transitions of another.
 
         :param storage: of the transitions
         """
@@ -399,12 +399,12 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             if self.draw_source is not self.experience:
                 # An attribute beside the fields of the tuple, see `samples.py`.
                 batch.is_demonstration = self.mixture.are_demonstrations(drawn)
-            self._count_draw(batch.indices, weights, drawn.n_experience)
+            self._note_draw(batch.indices, weights, drawn.n_experience)
         return batch
 
-    def _count_draw(self, ids: np.ndarray, weights: np.ndarray, n_experience: int) -> None:
+    def _note_draw(self, ids: np.ndarray, weights: np.ndarray, n_experience: int) -> None:
         """
-        Count a draw, for beta and for those who watch.
+        Take note of a draw: for beta, for those who watch, and for the reminder.
 
         :param ids: of the batch, shape (batch_size,)
         :param weights: of the batch, shape (batch_size, 1)
@@ -694,6 +694,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
 
         :return: numbers, arrays, and dictionaries of these. Arrays by row end at the last row that holds anything
         """
+        # "weights" is the name in files: beta is the exponent of the weights.
         return {**self.experience.state(), "weights": self.beta_schedule.state(), **self.mixture.state()}
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:

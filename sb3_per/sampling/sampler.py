@@ -100,14 +100,14 @@ class Sampler:
         """Change candidates and tree together, in a ``with`` block. After an interrupt, the tree follows at the next call."""
         self.mark_outdated()
         yield  # without `finally`: after an error, too, the next call compares tree and candidates
-        self._has_all_candidates()
+        self._mark_up_to_date()
 
     def mark_outdated(self) -> None:
         """Let the next call compare the tree with the candidates, because these are about to change."""
         self.catch_up()  # the rows that wait are the newest ones of the ring as it stands now
         self.is_outdated = True
 
-    def _has_all_candidates(self) -> None:
+    def _mark_up_to_date(self) -> None:
         """Take note that the tree has exactly the candidates."""
         self._known_until = self.candidates.ring.max_next_step
         self.is_outdated = False  # last, for interrupts
@@ -165,7 +165,7 @@ class Sampler:
         new = drawable[tree_values[drawable] == 0.0]
         self.remove(gone)
         self.insert_new(new)
-        self._has_all_candidates()
+        self._mark_up_to_date()
 
     def _can_be_drawn(self) -> np.ndarray:
         """Tell which slots can be drawn, bool of shape (capacity,)."""

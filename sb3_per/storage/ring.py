@@ -337,10 +337,31 @@ def step_in_row(row: int, start: int, next_step: int, n_rows: int) -> int:
     return row + start - (n_rows if row + start >= next_step else 0)  # later rows hold steps of the lap before
 
 
-# Where all environments stand at the same step, ids follow slots as steps follow rows. The next id and the capacity take the
-# place of the next step and the number of rows.
-first_id_of_lap = lap_start
-id_in_slot = step_in_row
+@kernel
+def first_id_of_lap(next_id: int, capacity: int) -> int:
+    """
+    Find the id in slot 0 of the lap that is under way, where all environments stand at the same step: ids follow slots there
+    as steps follow rows.
+
+    :param next_id: id of the next transition
+    :param capacity: number of slots
+    :return: the id
+    """
+    return lap_start(next_id, capacity)
+
+
+@kernel
+def id_in_slot(slot: int, first_id: int, next_id: int, capacity: int) -> int:
+    """
+    Find the id in a slot, where all environments stand at the same step.
+
+    :param slot: in [0, capacity)
+    :param first_id: from :func:`first_id_of_lap`
+    :param next_id: id of the next transition
+    :param capacity: number of slots
+    :return: newest id there
+    """
+    return step_in_row(slot, first_id, next_id, capacity)
 
 
 @kernel

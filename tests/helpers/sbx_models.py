@@ -75,3 +75,12 @@ def leaves(model: Any) -> list[np.ndarray]:
 def logged(model: Any) -> dict[str, Any]:
     """Return what the newest call of ``train`` logged."""
     return dict(model.logger.name_to_value)
+
+
+def forward(params: Any, *inputs: np.ndarray) -> np.ndarray:
+    """Compute an MLP with ReLU in NumPy."""
+    x, layers = np.concatenate(inputs, axis=1), params["params"]
+    for i in range(len(layers)):
+        x = x @ np.asarray(layers[f"Dense_{i}"]["kernel"]) + np.asarray(layers[f"Dense_{i}"]["bias"])
+        x = np.maximum(x, 0) if i < len(layers) - 1 else x
+    return x

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from sb3_per import PrioritizedReplayBuffer
-from sb3_per.zoo import class_of
+from sb3_per.zoo import ALGORITHMS, class_of
 
-DISCRETE = ("per_dqn", "per_qrdqn", "per_dqn_lstm")
+DISCRETE = [algo for algo in ALGORITHMS if not class_of(algo).has_actor]
 RECURRENT = ("per_dqn_lstm", "per_sac_lstm")
 
 

@@ -12,7 +12,7 @@ from stable_baselines3.common.logger import Logger
 from sb3_per.algorithms.metrics import weight_metrics
 from sb3_per.sbx.jax_loop import UpdateInputs
 from tests.helpers.buffers import fill
-from tests.helpers.sbx_models import ALGORITHMS, BATCH_SIZE, SGD, leaves, logged, make, names, shared
+from tests.helpers.sbx_models import ALGORITHMS, BATCH_SIZE, SGD, forward, leaves, logged, make, names, shared
 
 # Two programs of XLA that compute the same may round differently, in ways that depend on the processor.
 RTOL, ATOL = 1e-4, 1e-6
@@ -121,15 +121,6 @@ def test_a_uniform_actor_batch_is_what_the_actor_alone_learns_from():
 
 
 # ---- weights
-
-
-def forward(params: Any, *inputs: np.ndarray) -> np.ndarray:
-    """Compute an MLP with ReLU in NumPy."""
-    x, layers = np.concatenate(inputs, axis=1), params["params"]
-    for i in range(len(layers)):
-        x = x @ np.asarray(layers[f"Dense_{i}"]["kernel"]) + np.asarray(layers[f"Dense_{i}"]["bias"])
-        x = np.maximum(x, 0) if i < len(layers) - 1 else x
-    return x
 
 
 def estimates(name: str, model: Any, batch: Any) -> np.ndarray:

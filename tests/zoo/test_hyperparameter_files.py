@@ -27,7 +27,7 @@ RECURRENT = {algo: class_of(algo) for algo in ALL if algo.endswith("_lstm")}
 
 CONFIGS: dict[str, dict[str, Any]] = {algo: yaml.safe_load(config_path(algo).read_text()) for algo in ALGORITHMS}
 
-DISCRETE = ("per_dqn", "per_qrdqn")
+DISCRETE = [algo for algo, cls in ALGORITHMS.items() if not cls.has_actor]
 
 # What our entries add to those of the Zoo.
 ADDED = {"replay_buffer_kwargs", "double_q", "n_steps"}

@@ -16,7 +16,7 @@ from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
 from sb3_per import LAP, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.settings import IgnoredSettingWarning
 from sb3_per.sampling.schemes import SCHEMES, make_scheme
-from sb3_per.zoo import ALGORITHMS, main, register
+from sb3_per.zoo import ALGORITHMS, class_of, main, register
 from sb3_per.zoo.registry import SEARCH_SPACES
 from sb3_per.zoo.tuning import CHOICES, RANGES, join
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
@@ -96,7 +96,8 @@ def test_trials_draw_from_the_ranges_of_the_page():
 def test_trials_tune_what_the_algorithm_and_the_scheme_use():
     """And nothing else: what the Zoo prints of the best trial are its parameters."""
     for algo in ALGORITHMS:
-        schemes, quantiles = set(), algo in ("per_qrdqn", "per_tqc")
+        cls = class_of(algo)
+        schemes = set()
         study = new_study()
         for i in range(20):
             of_file = HINDSIGHT if i % 2 and algo not in RECURRENT else {}
@@ -105,7 +106,7 @@ def test_trials_tune_what_the_algorithm_and_the_scheme_use():
             schemes.add(kwargs["scheme"])
             of_schemes = set(RANGES) - {"recency", "eta"}
             assert of_schemes.intersection(trial.params) == of_schemes - set(make_scheme(kwargs["scheme"]).unused_settings)
-            assert ("actor_batch" in trial.params) == (algo not in RECURRENT and "dqn" not in algo)
+            assert ("actor_batch" in trial.params) == (algo not in RECURRENT and cls.has_actor)
             assert ("recency" in trial.params) == (algo not in RECURRENT and not of_file)
             assert ("eta" in trial.params) == (algo in RECURRENT)
             assert ("n_sampled_goal" in trial.params) == bool(of_file)
@@ -116,7 +117,9 @@ def test_trials_tune_what_the_algorithm_and_the_scheme_use():
                     warnings.simplefilter("error", IgnoredSettingWarning)
                     buffer_of(algo, **kwargs)
         assert schemes == {
-            name for name in CHOICES["scheme"] if not (SCHEMES[name].replaces_loss and (quantiles or algo in RECURRENT))
+            name
+            for name in CHOICES["scheme"]
+            if not SCHEMES[name].replaces_loss or (cls.has_scalar_td_loss and algo not in RECURRENT)
         }
 
 
