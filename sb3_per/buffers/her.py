@@ -62,7 +62,7 @@ class FinishedEpisodes(Marked):
         """Whether the ring has counted steps that belong to no episode yet."""
         return self._n_ended < self.ring.max_next_step
 
-    def catch_up(self) -> tuple[np.ndarray, np.ndarray]:
+    def follow_ring(self) -> tuple[np.ndarray, np.ndarray]:
         """
         Bring episodes up to date with the steps that the ring has counted: drop the finished episodes whose first transition
         was overwritten, and finish those that end. After an interrupt, the next call does what is left.
@@ -84,7 +84,7 @@ class FinishedEpisodes(Marked):
         return np.concatenate(dropped), new[self.are_marked(new)]  # part of an episode may have been overwritten since
 
     def reopen_last_step(self) -> None:
-        """Look at the newest steps once more in :meth:`catch_up`, because ends of episodes are about to be written."""
+        """Look at the newest steps once more in :meth:`follow_ring`, because ends of episodes are about to be written."""
         if self._n_ended > self.ring.first_step:
             self._n_ended -= 1
 
@@ -118,7 +118,7 @@ class FinishedEpisodes(Marked):
         self.current_ep_start[:] = 0
         self._n_marked = 0
         self._note_steps(self.ring.first_step)
-        self.catch_up()
+        self.follow_ring()
 
     def _note_steps(self, n_steps: int) -> None:
         """Take note that episodes are up to date with so many steps of the ring."""
@@ -224,8 +224,8 @@ class HindsightSet(TransitionSet):
         super().__init__(ring, storage, sampler, n_step_returns)
         self.episodes = episodes
         self.goals = goals
-        # Masses that transitions came with, by slot, until their episode is finished; NaN for none. Made when first needed.
-        self._waiting_tree_values: np.ndarray | None = None
+        #: masses that transitions came with, by slot, until their episode is finished; NaN for none. Made when first needed
+        self.waiting_tree_values: np.ndarray | None = None
 
     def with_goals_of(self, goals: "PrioritizedHerReplayBuffer") -> "HindsightSet":
         """
@@ -237,54 +237,54 @@ class HindsightSet(TransitionSet):
         if goals is self.goals:
             return self
         other = HindsightSet(self.ring, self.storage, self.sampler, self.n_step_returns, self.episodes, goals)
-        other._waiting_tree_values = self._waiting_tree_values
+        other.waiting_tree_values = self.waiting_tree_values
         return other
 
     # ---- write
 
     def write_row(self, steps: Steps, tree_values: np.ndarray | None = None) -> None:
         """Write a step, see :meth:`TransitionSet.write_row`. Its transition can be drawn once its episode has ended."""
-        self._catch_up()  # what an interrupt has left, before the row is overwritten
+        self._update_candidates()  # what an interrupt has left, before the row is overwritten
         row = self.ring.pos
         self.storage.write_row(row, steps)
         self._keep_tree_values(self.ring.slots_of_row(row), tree_values)
         self.ring.advance_all()
-        self._catch_up()
+        self._update_candidates()
 
     def _keep_tree_values(self, slots: np.ndarray, tree_values: np.ndarray | None) -> None:
         """Keep the masses or priorities that transitions came with, until their episode is finished."""
-        if self._waiting_tree_values is None:
+        if self.waiting_tree_values is None:
             if tree_values is None:
                 return
-            self._waiting_tree_values = np.full(self.ring.capacity, np.nan)
-        self._waiting_tree_values[slots] = np.nan if tree_values is None else tree_values
+            self.waiting_tree_values = np.full(self.ring.capacity, np.nan)
+        self.waiting_tree_values[slots] = np.nan if tree_values is None else tree_values
 
-    def _catch_up(self) -> None:
+    def _update_candidates(self) -> None:
         """Tell the sampler which transitions can be drawn after new steps."""
         if self.episodes.are_from_before_reset:
             self.sampler.clear()  # an interrupt came right after the ring was emptied
         if not self.episodes.is_behind:
             return
         with self.sampler.changing_candidates():
-            dropped, finished = self.episodes.catch_up()
+            dropped, finished = self.episodes.follow_ring()
             self.sampler.remove(dropped)
             self.sampler.insert_new(finished)
             self._insert_waiting(finished)
 
     def _insert_waiting(self, slots: np.ndarray) -> None:
         """Give finished transitions the masses that they came with."""
-        if self._waiting_tree_values is None:
+        if self.waiting_tree_values is None:
             return
-        tree_values = self._waiting_tree_values[slots]
+        tree_values = self.waiting_tree_values[slots]
         has_own = ~np.isnan(tree_values)
         self.sampler.insert(slots[has_own], tree_values[has_own])
 
     def end_episodes(self, envs: np.ndarray) -> None:
         """See :meth:`TransitionSet.end_episodes`. The transitions of these episodes can be drawn then."""
-        self._catch_up()
+        self._update_candidates()
         self.episodes.reopen_last_step()
         super().end_episodes(envs)
-        self._catch_up()
+        self._update_candidates()
 
     # ---- draw and read
 
@@ -303,7 +303,7 @@ class HindsightSet(TransitionSet):
 
     def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
         """See :meth:`TransitionSet.draw`. The order is independent of age."""
-        self._catch_up()
+        self._update_candidates()
         slots, relative_probabilities, _ = super().draw(batch_size, series_progress)
         if self.sampler.draws_as_sb3:
             # The first ones are virtual, and come last in the batch.
@@ -365,11 +365,11 @@ class HindsightSet(TransitionSet):
 
     def state(self) -> dict[str, Any]:
         """See :meth:`TransitionSet.state`."""
-        self._catch_up()
+        self._update_candidates()
         state = super().state()
-        if self._waiting_tree_values is not None:
+        if self.waiting_tree_values is not None:
             n_slots = self.ring.n_rows_used * self.ring.n_envs
-            state["waiting_masses"] = self._waiting_tree_values[:n_slots]
+            state["waiting_masses"] = self.waiting_tree_values[:n_slots]
         return state
 
     def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
@@ -381,24 +381,36 @@ class HindsightSet(TransitionSet):
                 raise ValueError("a mass is negative or infinite")
             self._keep_tree_values(np.arange(len(tree_values)), tree_values)
 
+    def copy_newest(self, other: TransitionSet, keeps_masses: bool) -> None:
+        """See :meth:`TransitionSet.copy_newest`. Masses go on waiting for the end of their episode."""
+        assert isinstance(other, HindsightSet)
+        super().copy_newest(other, keeps_masses)
+        if keeps_masses and other.waiting_tree_values is not None:
+            n_rows = self.ring.max_next_step - self.ring.first_step
+            rows = (self.ring.pos - n_rows + np.arange(n_rows)) % self.ring.n_rows
+            other_rows = (other.ring.pos - n_rows + np.arange(n_rows)) % other.ring.n_rows
+            waiting = other.waiting_tree_values.reshape(other.ring.n_rows, -1)[other_rows]
+            self.waiting_tree_values = np.full(self.ring.capacity, np.nan)
+            self.waiting_tree_values.reshape(self.ring.n_rows, -1)[rows] = waiting
+
     def clear(self) -> None:
         """See :meth:`TransitionSet.clear`."""
-        self._waiting_tree_values = None
+        self.waiting_tree_values = None
         super().clear()
 
     def adopt_rows(self, n_present: int) -> None:
         """See :meth:`TransitionSet.adopt_rows`."""
-        self._waiting_tree_values = None
+        self.waiting_tree_values = None
         super().adopt_rows(n_present)
 
     def masses(self) -> np.ndarray:
         """See :meth:`TransitionSet.masses`."""
-        self._catch_up()
+        self._update_candidates()
         return super().masses()
 
     def can_draw(self) -> bool:
         """See :meth:`TransitionSet.can_draw`."""
-        self._catch_up()
+        self._update_candidates()
         return super().can_draw()
 
 

@@ -237,7 +237,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         steps = inputs.checked_row(self.storage, obs, next_obs, action, reward, done, infos)
         tree_values = None
         if td_errors is not None:
-            tree_values = self._tree_values_from(td_errors, (self.n_envs,), self.settings.initial_priority)
+            tree_values = self._evaluate(td_errors, (self.n_envs,), self.settings.initial_priority)
         with self.lock:
             self.experience.write_row(steps, tree_values)
 
@@ -283,7 +283,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             initial_priority = self.settings.initial_priority
         check_argument("initial_priority", initial_priority, words("max", "td_error"))
         if td_errors is not None:
-            tree_values = self._tree_values_from(td_errors, shape, initial_priority)
+            tree_values = self._evaluate(td_errors, shape, initial_priority)
         with self.lock:
             self.experience.write(envs, steps, tree_values)
 
@@ -331,7 +331,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
             for i in range(n_new):
                 self.experience.write_row(steps.at(i), None if masses is None else masses[i])
 
-    def _tree_values_from(self, td_errors: Any, shape: tuple[int, ...], initial_priority: str) -> np.ndarray:
+    def _evaluate(self, td_errors: Any, shape: tuple[int, ...], initial_priority: str) -> np.ndarray:
         """
         Turn the TD errors of new transitions into what the tree takes, masses or with ranks priorities.
 
@@ -340,12 +340,12 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :param initial_priority: the setting, or what takes its place
         :return: tree_values, float64 of ``shape``
         :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity, and for
-            what :meth:`~sb3_per.sampling.sampler.Sampler.tree_values_from` does not allow
+            what :meth:`~sb3_per.sampling.sampler.Sampler.evaluate` does not allow
         """
         abs_td_errors = checked_abs_td_errors(td_errors, shape)
         if initial_priority != "td_error":
             raise ValueError(f"td_errors of new transitions need initial_priority='td_error', not {initial_priority!r}")
-        tree_values, _ = self.sampler.tree_values_from(abs_td_errors)
+        tree_values, _ = self.sampler.evaluate(abs_td_errors)
         return tree_values.reshape(shape)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:

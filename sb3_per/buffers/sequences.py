@@ -223,7 +223,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         self.states.require_fitting(states)
         steps = checked_row(self.storage, obs, next_obs, action, reward, done, infos)
         if td_errors is not None:
-            self._tree_values_from(td_errors, (self.n_envs,), self.settings.initial_priority)  # raises
+            self._evaluate(td_errors, (self.n_envs,), self.settings.initial_priority)  # raises
         with self.lock:
             self._window_set.write_row(steps, None, starts, states)
 

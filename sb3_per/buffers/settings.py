@@ -157,7 +157,7 @@ def make_settings(cls: type, given: dict[str, Any]) -> BufferSettings:
     :param given: keyword arguments that are not SB3's
     :return: the settings
     :raises TypeError: for a keyword that is not a setting; the message names the nearest
-    :raises ValueError: for a value that is not allowed
+    :raises ValueError: for a value that is not allowed, or settings beside a scheme object, which has its own
     """
     known = BufferSettings.names()
     unknown = [name for name in given if name not in known]
@@ -165,6 +165,10 @@ def make_settings(cls: type, given: dict[str, Any]) -> BufferSettings:
         parameters = inspect.signature(cls).parameters.values()
         own = [*(each.name for each in parameters if each.kind is not each.VAR_KEYWORD), *known]
         raise TypeError(f"{cls.__name__} has no setting {'; '.join(f'{name!r}{setting_hint(name, own)}' for name in unknown)}")
+    if isinstance(given.get("scheme"), PriorityScheme):
+        beside = {name: given[name] for name in SCHEME_ARGUMENTS if given.get(name) is not None}
+        if beside:
+            raise ValueError(f"Pass settings to the scheme object {given['scheme']}, not beside it: {beside}")
     return BufferSettings(**given)
 
 

@@ -354,7 +354,7 @@ class TransitionSet:
             slots, abs_td_errors = self.sampler.candidates.only_candidates(slots, abs_td_errors)
         if len(slots) == 0:  # a scheme need not work with nothing
             return slots, np.empty(0), 0.0
-        return slots, *self.sampler.tree_values_from(abs_td_errors)
+        return slots, *self.sampler.evaluate(abs_td_errors)
 
     def _bad_update(self, transition_id: int, td_errors: np.ndarray) -> Exception:
         """Say what is wrong with an id or its TD errors."""

@@ -103,7 +103,7 @@ class WindowSet(TransitionSet):
 
     # ---- draw and read
 
-    def _catch_up(self) -> None:
+    def _update_candidates(self) -> None:
         """Tell the sampler which windows became complete, and which lose their beginning."""
         if self.complete_windows.are_from_before_reset:
             self.sampler.clear()  # an interrupt came right after the ring was emptied
@@ -120,12 +120,12 @@ class WindowSet(TransitionSet):
 
     def masses(self) -> np.ndarray:
         """See :meth:`TransitionSet.masses`."""
-        self._catch_up()
+        self._update_candidates()
         return super().masses()
 
     def can_draw(self) -> bool:
         """See :meth:`TransitionSet.can_draw`."""
-        self._catch_up()
+        self._update_candidates()
         return super().can_draw()
 
     def empty_error(self) -> Exception:
@@ -144,7 +144,7 @@ class WindowSet(TransitionSet):
 
     def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
         """See :meth:`TransitionSet.draw`."""
-        self._catch_up()
+        self._update_candidates()
         return super().draw(batch_size, series_progress)
 
     def read(self, drawn: Drawn) -> WindowBatch:
@@ -200,7 +200,7 @@ class WindowSet(TransitionSet):
         :param ids: of the first steps, int64 of shape (batch_size,)
         :return: bool of shape (sequence_length, batch_size); one step for ids without a window
         """
-        self._catch_up()
+        self._update_candidates()
         slots = ids % self.ring.capacity
         can_be_drawn = (self.ring.ids_at(slots) == ids) & self.complete_windows.are_marked(slots)
         lengths = np.where(can_be_drawn, self.lengths_at(slots, self.sequence_length), 1)
@@ -210,10 +210,10 @@ class WindowSet(TransitionSet):
 
     def update(self, ids: np.ndarray, td_errors: np.ndarray) -> int:
         """See :meth:`TransitionSet.update`."""
-        self._catch_up()
+        self._update_candidates()
         return super().update(ids, td_errors)
 
     def state(self) -> dict[str, Any]:
         """See :meth:`TransitionSet.state`."""
-        self._catch_up()
+        self._update_candidates()
         return super().state()

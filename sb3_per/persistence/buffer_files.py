@@ -173,7 +173,7 @@ def _describe_scheme(sampler: Sampler) -> dict[str, Any]:
     names = {made_by: name for name, made_by in SCHEMES.items()}
     if type(scheme) in names:
         return {"name": names[type(scheme)], "settings": settings}
-    masses, _ = sampler.tree_values_from(_TD_ERRORS)
+    masses, _ = sampler.evaluate(_TD_ERRORS)
     return {"name": "own", "settings": settings, "masses": [float(f"{mass:.6g}") for mass in masses]}
 
 

@@ -71,7 +71,7 @@ class AgeDraw(MassTree):
         """Compute the runs anew at the next draw; nothing else is stored."""
         self._version = -1
 
-    def _catch_up(self) -> None:
+    def _follow_ring(self) -> None:
         ring = self.ring
         if self._version != ring.version:
             self._runs = _runs_of_ages(ring.next_steps, ring.oldest_complete, ring.all_at_same_step, self.rate)
@@ -85,7 +85,7 @@ class AgeDraw(MassTree):
     @property
     def total(self) -> float:
         """Sum of exp(-c age / capacity) over the slots that can be drawn."""
-        self._catch_up()
+        self._follow_ring()
         return float(self._runs[0][-1])
 
     def write(self, slots: np.ndarray, values: np.ndarray) -> None:
@@ -93,7 +93,7 @@ class AgeDraw(MassTree):
 
     def masses_at(self, slots: np.ndarray) -> np.ndarray:
         """See :meth:`MassTree.masses_at`."""
-        self._catch_up()
+        self._follow_ring()
         ends, newest, counts = self._runs
         runs = slots % len(ends)
         since = (newest[runs] - slots) % self.capacity

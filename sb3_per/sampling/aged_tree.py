@@ -159,7 +159,7 @@ class AgedTree(MassTree):
         self._refs = refs
         self._version = version
 
-    def _catch_up(self) -> None:
+    def _follow_ring(self) -> None:
         """Count ages from the newest ids on. Write masses anew where their reference moves."""
         if self._version == self.ring.version:
             return
@@ -214,7 +214,7 @@ class AgedTree(MassTree):
         self._write(slots, values, are_new=True)
 
     def _write(self, slots: np.ndarray, masses: np.ndarray, are_new: bool) -> None:
-        self._catch_up()
+        self._follow_ring()
         starts = self._masses.starts
         bad = _write_aged(self._masses.sums, self._factors.sums, starts, slots, masses, are_new, self._ages)
         if bad != ALL_WRITTEN:

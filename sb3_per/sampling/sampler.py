@@ -251,7 +251,7 @@ class Sampler:
         Set priorities. Of repeated slots the last one counts.
 
         :param slots: slots that can be drawn, int64 of shape (n,)
-        :param tree_values: from :meth:`tree_values_from`, as the next one, shape (n,)
+        :param tree_values: from :meth:`evaluate`, as the next one, shape (n,)
         :param largest_priority: of these slots
         """
         if len(slots) == 0:
@@ -261,7 +261,7 @@ class Sampler:
         self.max_priority = max(self.max_priority, largest_priority)
         self.tree.write(slots, tree_values)
 
-    def tree_values_from(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, float]:
+    def evaluate(self, abs_td_errors: np.ndarray) -> tuple[np.ndarray, float]:
         """
         Turn TD errors into priorities, and these into what the tree takes, and check both. Nothing changes.
 

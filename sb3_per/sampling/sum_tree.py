@@ -227,6 +227,11 @@ class SumTree(MassTree):
 
     insert = write  # the same as in the base class, without a call in between
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "write" in vars(cls) and "insert" not in vars(cls):  # a user's tree: not past its own `write`
+            cls.insert = cls.write
+
     def masses_at(self, slots: np.ndarray) -> np.ndarray:
         """See :meth:`MassTree.masses_at`."""
         return self.sums[slots]

@@ -224,13 +224,13 @@ def goal_steps(buffer: Any, dones: Any) -> tuple[Any, ...]:
     return obs, obs, np.zeros((*shape, 2)), np.zeros(shape), dones, [[{}] * shape[1]] * shape[0]
 
 
-def in_a_directory(buffer: Any, folder: Any) -> Any:
+def in_a_directory(buffer: Any, folder: Any, n_more: int = 0) -> Any:
     """Make a copy by a directory."""
     save_buffer(buffer, folder / "x.buffer")
-    return load_buffer(make("her"), folder / "x.buffer")
+    return load_buffer(make("her", buffer.buffer_size + n_more), folder / "x.buffer")
 
 
-@pytest.mark.parametrize("how", ["stays", "directory", "from_replay_buffer"])
+@pytest.mark.parametrize("how", ["stays", "directory", "larger", "smaller", "from_replay_buffer"])
 def test_the_own_mass_of_a_transition_waits_until_its_episode_ends(how, tmp_path):
     """Also while other episodes end, while priorities are updated and rise, and in a copy."""
     buffer = make("her")
@@ -240,6 +240,8 @@ def test_the_own_mass_of_a_transition_waits_until_its_episode_ends(how, tmp_path
     copies: dict[str, Callable[[], Any]] = {
         "stays": lambda: buffer,
         "directory": lambda: in_a_directory(buffer, tmp_path),
+        "larger": lambda: in_a_directory(buffer, tmp_path, 3),
+        "smaller": lambda: in_a_directory(buffer, tmp_path, -1),
         "from_replay_buffer": lambda: type(buffer).from_replay_buffer(buffer),
     }
     found = copies[how]()

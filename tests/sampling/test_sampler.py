@@ -69,7 +69,7 @@ class Pair:
         slots = self.rng.permutation(sorted(self.masses))[: self.rng.integers(4)].astype(np.int64)
         slots = np.append(slots, slots[:1])
         errors = self.rng.exponential(size=(len(slots), 1))
-        self.sampler.update(slots, *self.sampler.tree_values_from(errors))
+        self.sampler.update(slots, *self.sampler.evaluate(errors))
         for slot, error in zip(slots.tolist(), errors[:, 0].tolist(), strict=True):
             self.masses[slot] = (error + EPSILON) ** ALPHA
             self.max_priority = max(self.max_priority, error + EPSILON)

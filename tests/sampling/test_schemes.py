@@ -12,6 +12,7 @@ from sb3_per import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
 from sb3_per.buffers.settings import BufferSettings
 from sb3_per.sampling.schemes import SCHEME_ARGUMENTS, SCHEMES, make_scheme
 from sb3_per.sampling.shuffled import Shuffled
+from sb3_per.sampling.sum_tree import SumTree
 from tests.helpers.buffers import fill, make_buffer
 
 pytestmark = pytest.mark.filterwarnings("ignore::sb3_per.buffers.settings.IgnoredSettingWarning")
@@ -59,6 +60,9 @@ def test_the_settings_of_schemes_are_settings_of_buffers():
     assert VALUES.keys() == SCHEME_ARGUMENTS.keys()
     for name, default in SCHEME_ARGUMENTS.items():
         assert getattr(BufferSettings, name) == default
+        for scheme_class in SCHEMES.values():
+            of_scheme = inspect.signature(scheme_class).parameters.get(name)
+            assert of_scheme is None or default is None or of_scheme.default == default
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -452,9 +456,32 @@ def test_unknown_schemes_are_refused_with_a_hint():
             make_scheme(scheme)
 
 
+class HalfTree(SumTree):
+    """Keeps half of each mass."""
+
+    def write(self, slots: np.ndarray, values: np.ndarray) -> None:
+        super().write(slots, values / 2)
+
+
+class WithHalfTree(Proportional):
+    def make_tree(self, capacity: int) -> SumTree:
+        return HalfTree(capacity)
+
+
+def test_a_tree_of_the_user_gets_all_masses():
+    """Those of new transitions, too."""
+    buffer = make_buffer(6, scheme=WithHalfTree(alpha=1.0, epsilon=1e-9))
+    fill([buffer], 4)
+    assert (buffer.masses[:4] == 0.5).all()
+    buffer.update_priorities([0], [3.0])
+    assert buffer.masses[0] == pytest.approx(1.5)
+
+
 def test_settings_that_do_not_fit_the_scheme_are_refused():
     with pytest.raises(ValueError, match=r"Pass settings to the scheme object LAP\(.*'kappa': 0.5"):
         make_scheme(LAP(), kappa=0.5)
+    with pytest.raises(ValueError, match=r"Pass settings to the scheme object LAP\(.*'kappa': 1.0"):
+        make_buffer(scheme=LAP(kappa=0.5), kappa=1.0)  # also where it is the default
 
 
 def test_epsilon_has_no_effect_on_ranks():

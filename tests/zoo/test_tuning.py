@@ -87,8 +87,10 @@ def test_trials_draw_from_the_ranges_of_the_page():
                 if name not in of_stock.distributions:  # which the Zoo draws
                     name, text = text_of(name, distribution)
                     seen.setdefault(name, set()).add(text)
-    assert seen.pop("scheme") == {"`proportional`, `rank`, `lap`", "`proportional`, `rank`"}
-    assert of_page.pop("scheme").startswith("`proportional`, `rank`, `lap`; no `lap` for `per_qrdqn`, `per_tqc` and recurrent")
+    every = [f"`{name}`" for name in CHOICES["scheme"]]
+    without_lap = [name for name in every if name != "`lap`"]
+    assert seen.pop("scheme") == {", ".join(every), ", ".join(without_lap)}
+    assert of_page.pop("scheme").startswith(f"{', '.join(every)}; no `lap` for `per_qrdqn`, `per_tqc` and recurrent")
     assert [of_page.pop(name) for name in HINDSIGHT] == ["as RL Zoo does"] * 2
     assert seen == {name: {text.partition(";")[0]} for name, text in of_page.items()}
 
