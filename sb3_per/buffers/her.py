@@ -309,7 +309,7 @@ class HindsightSet(TransitionSet):
             # The first ones are virtual, and come last in the batch.
             order = np.roll(np.arange(batch_size), -self.n_virtual(batch_size))
         else:
-            # Stratified draws are sorted by age: without shuffling, the old transitions would never be relabelled.
+            # Stratified draws are sorted by slot: without shuffling, those of low slots would never be relabelled.
             order = np.random.permutation(batch_size)
         return Drawn(slots[order], relative_probabilities[order], n_experience=batch_size)
 

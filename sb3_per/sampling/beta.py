@@ -1,5 +1,7 @@
 """The exponent beta of importance-sampling weights, which is annealed (Schaul et al. 2016, section 3.4)."""
 
+from typing import Any
+
 
 class BetaSchedule:
     """
@@ -42,9 +44,13 @@ class BetaSchedule:
         :param beta: its exponent; one below the present exponent changes nothing
         """
         self.value = max(self.value, min(beta, self.end))
-        if self.anneal_steps is not None and self.end > self.start:
-            fraction = (self.value - self.start) / (self.end - self.start)
-            self.n_draws = max(self.n_draws, round(fraction * self.anneal_steps))
+        self.n_draws = max(self.n_draws, self._draws_until_now())
+
+    def _draws_until_now(self) -> int:
+        """Number of draws that raise beta from the start to the present exponent; 0 without ``anneal_steps``."""
+        if self.anneal_steps is None or self.end <= self.start:
+            return 0
+        return round((self.value - self.start) / (self.end - self.start) * self.anneal_steps)
 
     def _anneal(self, fraction: float) -> None:
         """Interpolate from start to end. beta never decreases, e.g. in a resumed run."""
@@ -54,13 +60,13 @@ class BetaSchedule:
             target = self.start + fraction * (self.end - self.start)
         self.value = max(self.value, target)  # in this order, NaN changes nothing
 
-    def state(self) -> dict[str, float | int]:
-        """Return beta and the number of draws, see :meth:`load`."""
-        return {"beta": self.value, "n_draws": self.n_draws}
+    def state(self) -> dict[str, Any]:
+        """Return beta, and the number of draws out of how many, see :meth:`load`."""
+        return {"beta": self.value, "n_draws": self.n_draws, "anneal_steps": self.anneal_steps}
 
-    def load(self, state: dict[str, float | int]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """
-        Restore a state, within the range of this schedule.
+        Restore a state, within the range of this schedule. If the other one had another length, beta goes on where it was.
 
         :param state: from :meth:`state`
         :raises ValueError: if it is not such a state
@@ -70,4 +76,7 @@ class BetaSchedule:
         if not 0.0 <= beta <= 1.0 or not isinstance(n_draws, int) or not 0 <= n_draws < 2**60:
             raise ValueError(f"beta must be in [0, 1], not {beta}, after a number of draws, not {n_draws}")
         self.value = max(self.start, min(float(beta), self.end))
-        self.n_draws = n_draws
+        if state.get("anneal_steps", self.anneal_steps) == self.anneal_steps:
+            self.n_draws = n_draws
+        else:
+            self.n_draws = self._draws_until_now()

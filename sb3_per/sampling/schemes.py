@@ -223,9 +223,9 @@ class PriorityScheme:
 
     def new_mass(self, max_priority: float) -> np.ndarray | float:
         """
-        Choose the mass of new transitions.
+        Choose the mass of new transitions. Override it in a scheme whose priority has a bound.
 
-        :param max_priority: largest priority so far
+        :param max_priority: largest priority so far, which may come from a buffer with another scheme
         :return: mass of a transition that has no TD error yet. If it is at least that of any other, it is drawn soon
         """
         return self.mass(max_priority)

@@ -7,6 +7,7 @@ import pytest
 import torch as th
 
 from sb3_per import Proportional
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import MANY, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 
 
@@ -21,6 +22,29 @@ def test_beta_anneals_over_the_number_of_draws():
     assert buffer.beta == 0.9
     buffer.update_beta(0.5)  # beta_anneal_steps disables annealing by progress
     assert buffer.beta == 0.9
+
+
+@pytest.mark.parametrize("before, after", [(20, 20), (20, 8), (20, 50), (None, 20), (20, None)])
+@pytest.mark.parametrize("way", ["from_replay_buffer", "directory"])
+def test_beta_goes_on_where_it_was_in_a_schedule_of_another_length(before, after, way, tmp_path):
+    buffer = make_buffer(beta_start=0.4, beta_end=0.8, beta_anneal_steps=before)
+    fill([buffer], 3)
+    for _ in range(5):
+        buffer.sample(2)
+    if before is None:
+        buffer.update_beta(0.75)
+    assert buffer.beta == pytest.approx(0.5)
+    if way == "directory":
+        save_buffer(buffer, tmp_path / "x.buffer")
+        found = load_buffer(make_buffer(beta_start=0.4, beta_end=0.8, beta_anneal_steps=after), tmp_path / "x.buffer")
+    else:
+        found = type(buffer).from_replay_buffer(buffer, beta_anneal_steps=after)
+    seen = []
+    for _ in range(3):
+        seen.append(found.beta)
+        found.sample(2)
+    by_draw = 0.0 if after is None else 0.4 / after
+    np.testing.assert_allclose(seen, 0.5 + by_draw * np.arange(3), atol=0.5 * by_draw)  # a whole number of draws
 
 
 def test_beta_follows_training_progress_and_never_decreases():
