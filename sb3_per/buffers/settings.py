@@ -114,7 +114,8 @@ class BufferSettings:
         :return: the scheme object
         :raises ValueError: for an unknown scheme, or settings that belong into the scheme object
         """
-        return make_scheme(self.scheme, **{name: getattr(self, name) for name in SCHEME_ARGUMENTS})
+        given = {name: getattr(self, name) for name, default in SCHEME_ARGUMENTS.items() if getattr(self, name) != default}
+        return make_scheme(self.scheme, **given)
 
     def _check_effects(self, scheme: PriorityScheme) -> None:
         """Warn of settings that have no effect, and refuse ``initial_priority``, which the caller of ``add`` relies on."""
@@ -166,9 +167,8 @@ def make_settings(cls: type, given: dict[str, Any]) -> BufferSettings:
         own = [*(each.name for each in parameters if each.kind is not each.VAR_KEYWORD), *known]
         raise TypeError(f"{cls.__name__} has no setting {'; '.join(f'{name!r}{setting_hint(name, own)}' for name in unknown)}")
     if isinstance(given.get("scheme"), PriorityScheme):
-        beside = {name: given[name] for name in SCHEME_ARGUMENTS if given.get(name) is not None}
-        if beside:
-            raise ValueError(f"Pass settings to the scheme object {given['scheme']}, not beside it: {beside}")
+        # This refuses settings beside it. Below, those that equal the default look as if they were not given.
+        make_scheme(**{name: given[name] for name in SCHEME_SETTINGS if name in given})
     return BufferSettings(**given)
 
 

@@ -483,11 +483,11 @@ def make_scheme(scheme: str | PriorityScheme = "proportional", **settings: Any) 
     Make a scheme object from settings. Each scheme takes only the settings that its constructor has.
 
     :param scheme: name of a scheme in upper or lower case, or a scheme object, which brings its own settings
-    :param settings: of ``SCHEME_ARGUMENTS``
+    :param settings: of ``SCHEME_ARGUMENTS``; ``None``: the scheme's default
     :return: the scheme object
     :raises ValueError: for an unknown name, a setting that is not allowed, or settings beside a scheme object
     """
-    given = {name: value for name, value in settings.items() if value != SCHEME_ARGUMENTS[name]}
+    given = {name: value for name, value in settings.items() if value is not None}
     if isinstance(scheme, PriorityScheme):
         if given:
             raise ValueError(f"Pass settings to the scheme object {scheme}, not beside it: {given}")
