@@ -1,0 +1,374 @@
+"""from_vector_env against DummyVecEnv step by step, and against the raw stream of EnvPool."""
+
+import functools
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
+from stable_baselines3 import SAC
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+
+from sb3_per.integrations import from_vector_env
+from sb3_per.integrations.vector_env import split_infos
+
+envpool = pytest.importorskip("envpool", reason="EnvPool has no wheel for this Python")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+N = 3
+MODES = list(AutoresetMode)
+
+
+class Goals(gym.Env):
+    """Dict observations; ends by success, by its own limit, or by both at once; infos that come and go."""
+
+    observation_space = spaces.Dict(
+        observation=spaces.Box(-np.inf, np.inf, (2, 2), np.float32),
+        achieved_goal=spaces.Box(-np.inf, np.inf, (2,), np.float32),
+        desired_goal=spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    )
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+    gain = 1.0
+
+    def _observation(self) -> dict[str, np.ndarray]:
+        x = self.x.astype(np.float32)
+        return {"observation": np.outer(x, x), "achieved_goal": x, "desired_goal": self.goal}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.x, self.t = self.np_random.normal(size=2), 0
+        self.goal = self.np_random.normal(size=2).astype(np.float32)
+        return self._observation(), {"start": float(self.x[0]), "option": (options or {}).get("option", 0)}
+
+    def step(self, action: np.ndarray) -> Any:
+        self.x = self.x + self.gain * 0.3 * action + self.np_random.normal(size=2) * 0.1
+        self.t += 1
+        terminated = bool(self.np_random.random() < 0.1)
+        info: dict[str, Any] = {"is_success": terminated, "where": self.x.copy(), "nested": {"t": self.t}}
+        if self.t % 3 == 0:
+            info["third"] = "yes"
+        truncated = bool(self.t >= 9 or self.np_random.random() < 0.05)
+        return self._observation(), float(self.np_random.normal()), terminated, truncated, info
+
+    def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, _: Any) -> np.ndarray:
+        return -(np.linalg.norm(achieved - desired, axis=-1) > 0.5).astype(np.float32)
+
+
+def pendulum() -> gym.Env:
+    return TimeLimit(gym.make("Pendulum-v1").unwrapped, 7)
+
+
+def cartpole() -> gym.Env:
+    return gym.make("CartPole-v1", max_episode_steps=12)
+
+
+MAKERS = {"pendulum": pendulum, "cartpole": cartpole, "goals": Goals}
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two observations or infos are the same, to the bit."""
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    return a == b
+
+
+def without_time(infos: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for info in infos:
+        if "episode" in info:
+            info["episode"].pop("t")
+    return infos
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv, functools.partial(SyncVectorEnv, copy=False)])
+@pytest.mark.parametrize("name", MAKERS)
+def test_steps_are_those_of_dummy_vec_env(name: str, kind: Any, mode: AutoresetMode) -> None:
+    expected = DummyVecEnv([lambda: Monitor(MAKERS[name]())] * N)
+    env = from_vector_env(kind([MAKERS[name]] * N, autoreset_mode=mode))
+    assert env.observation_space == expected.observation_space and env.action_space == expected.action_space
+    env.action_space.seed(0)
+    ended, seen = 0, []
+    for part in range(2):
+        for e in (env, expected):
+            e.seed(5 + part)
+        if name == "goals" and part:
+            for e in (env, expected):
+                e.set_options({"option": 3})
+        observations = env.reset()
+        assert equal(observations, expected.reset())
+        assert env.reset_infos == expected.reset_infos
+        for _ in range(120):
+            actions = np.stack([env.action_space.sample() for _ in range(N)])
+            got, want = env.step(actions), expected.step(actions)
+            seen.append((got[0], {k: v.copy() for k, v in got[0].items()} if isinstance(got[0], dict) else got[0].copy()))
+            for a, b in zip(got[:3], want[:3], strict=True):
+                assert equal(a, b if not isinstance(b, dict) else dict(b))
+            assert all(equal(a, b) for a, b in zip(without_time(got[3]), without_time(want[3]), strict=True))
+            assert all(equal(a, b) for a, b in zip(env.reset_infos, expected.reset_infos, strict=True))
+            ended += got[2].sum()
+    assert ended > 30
+    assert all(equal(now, then) for now, then in seen), "an observation changed after it had been returned"
+    env.close()
+
+
+def action_table(env: Any, n_steps: int) -> np.ndarray:
+    env.action_space.seed(0)
+    return np.stack([[env.action_space.sample() for _ in range(env.num_envs)] for _ in range(n_steps)])
+
+
+def raw_episodes(task: str, n_steps: int, **settings: Any) -> list[list[Any]]:
+    """Transitions of each environment as EnvPool itself makes them, in which a step after the end is a reset."""
+    pool = envpool.make(task, env_type="gymnasium", num_envs=N, seed=3, **settings)
+    table, count, over = action_table(pool, n_steps), np.zeros(N, int), np.zeros(N, bool)
+    previous, _ = pool.reset()
+    steps: list[list[Any]] = [[] for _ in range(N)]
+    while count.min() < n_steps:
+        actions = table[np.minimum(count, n_steps - 1), np.arange(N)]
+        observations, rewards, terminated, truncated, _ = pool.step(actions)
+        for i in np.flatnonzero(~over):
+            rows = [{k: v[i] for k, v in o.items()} if isinstance(o, dict) else o[i] for o in (previous, observations)]
+            steps[i].append((rows[0], rewards[i], rows[1], terminated[i], truncated[i]))
+            count[i] += 1
+        over, previous = terminated | truncated, observations
+    return [part[:n_steps] for part in steps]
+
+
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        ("CartPole-v1", dict(max_episode_steps=12)),
+        ("Pendulum-v1", dict(max_episode_steps=7)),
+        ("ReacherHard-v1", dict(max_episode_steps=9)),
+        ("FetchReach-v4", dict(max_episode_steps=9)),
+        ("Hopper-v4", dict(max_episode_steps=15)),
+        ("Breakout-v5", dict(episodic_life=True, max_episode_steps=60)),
+    ],
+)
+def test_transitions_are_those_of_envpool_without_its_resets(task: str, settings: dict[str, Any]) -> None:
+    n_steps = 60
+    pool = envpool.make(task, env_type="gymnasium", num_envs=N, seed=3, **settings)
+    expected, table = raw_episodes(task, n_steps, **settings), action_table(pool, n_steps)
+    env = from_vector_env(pool)
+    row = lambda o, i: {k: v[i] for k, v in o.items()} if isinstance(o, dict) else o[i]  # noqa: E731
+    before, returns, kinds = env.reset(), np.zeros(N), set()
+    for t in range(n_steps):
+        after, rewards, dones, infos = env.step(table[t])
+        for i in range(N):
+            last = infos[i]["terminal_observation"] if dones[i] else row(after, i)
+            was, reward, then, terminated, truncated = expected[i][t]
+            assert equal(row(before, i), was) and equal(last, then) and rewards[i] == reward
+            assert dones[i] == (terminated or truncated)
+            assert infos[i]["TimeLimit.truncated"] is bool(truncated and not terminated)
+            kinds.add((bool(terminated), bool(truncated)))
+            returns[i] += reward
+            assert ("episode" in infos[i]) == dones[i]
+            if dones[i]:
+                assert infos[i]["episode"]["r"] == pytest.approx(returns[i], abs=1e-6)
+                returns[i] = 0
+        before = after
+    assert (False, True) in kinds or (True, False) in kinds
+
+
+@pytest.mark.parametrize("mode", [*MODES, "envpool"])
+def test_staggered_episodes_end_one_after_the_other(mode: Any) -> None:
+    n = 8
+    if mode == "envpool":
+        vector = envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=n, max_episode_steps=40)
+    else:
+        vector = SyncVectorEnv([lambda: TimeLimit(gym.make("Pendulum-v1").unwrapped, 40)] * n, autoreset_mode=mode)
+    env = from_vector_env(vector, stagger=40)
+    for _ in range(2):
+        observations, ends = env.reset(), []
+        for t in range(1, 121):
+            last = observations
+            observations, rewards, dones, infos = env.step(np.zeros((n, 1), np.float32))
+            assert (rewards != 0).all()
+            for i in np.flatnonzero(dones):
+                ends.append((t, i))
+                assert infos[i]["TimeLimit.truncated"] is True
+                # The pole moves little in a step, and starts anywhere.
+                assert np.abs(infos[i]["terminal_observation"][:2] - last[i][:2]).max() < 0.45
+                first = t == 5 * (i + 1) and i < n - 1
+                assert ("episode" in infos[i]) is not first
+                if not first:
+                    assert infos[i]["episode"]["l"] == 40
+        assert ends == [(t, t // 5 % n - 1 if t // 5 % n else n - 1) for t in range(5, 121, 5)]
+
+
+def test_an_environment_that_resets_others_too_is_refused() -> None:
+    env = from_vector_env(gym.make_vec("CartPole-v1", 4, "vector_entry_point"))
+    env.seed(0)
+    env.reset()
+    with pytest.raises(ValueError, match="resets other environments"):
+        for _ in range(200):
+            env.step(np.ones(4, dtype=np.int64))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_wrappers_of_gymnasium_may_be_around_the_vector_environment(mode: AutoresetMode) -> None:
+    vector = SyncVectorEnv([cartpole] * N, autoreset_mode=mode)
+    env = from_vector_env(gym.wrappers.vector.RecordEpisodeStatistics(vector))
+    expected = from_vector_env(SyncVectorEnv([cartpole] * N))
+    env.seed(0), expected.seed(0)
+    assert equal(env.reset(), expected.reset())
+    assert env.get_attr("render_mode") == [None] * N
+    for t in range(60):
+        (a, _, dones, infos), (b, *_, want) = (e.step(np.full(N, t % 2)) for e in (env, expected))
+        assert equal(a, b)
+        for i in np.flatnonzero(dones):
+            assert infos[i]["episode"]["r"] == want[i]["episode"]["r"] and infos[i]["episode"]["l"] == want[i]["episode"]["l"]
+
+
+def test_same_step_without_last_observations_is_refused() -> None:
+    class Forgetful(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            *rest, infos = super().step(actions)
+            infos.pop("final_obs", None)
+            return *rest, infos
+
+    env = from_vector_env(Forgetful([pendulum], autoreset_mode=AutoresetMode.SAME_STEP))
+    env.reset()
+    with pytest.raises(ValueError, match="final_obs"):
+        for _ in range(7):
+            env.step(np.zeros((1, 1), np.float32))
+
+
+def test_what_cannot_work_is_refused_when_it_is_made() -> None:
+    vector = AsyncVectorEnv([pendulum] * 2, shared_memory=False)
+    with pytest.raises(ValueError, match="shared_memory=True"):
+        from_vector_env(vector)
+    vector.close()
+    with pytest.raises(ValueError, match="batch_size"):
+        from_vector_env(envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=4, batch_size=2))
+    with pytest.raises(TypeError, match="env_type"):
+        from_vector_env(envpool.make("Pendulum-v1", env_type="dm", num_envs=4))
+    for bad in (0, -3, 1.5, True, "10"):
+        with pytest.raises(ValueError, match=f"got {bad!r}"):
+            from_vector_env(SyncVectorEnv([pendulum]), stagger=bad)
+    for other in (pendulum(), DummyVecEnv([pendulum]), None):
+        with pytest.raises(TypeError, match="SyncVectorEnv"):
+            from_vector_env(other)
+
+
+def test_closed_environments_are_refused() -> None:
+    env = from_vector_env(SyncVectorEnv([pendulum]))
+    env.reset()
+    env.close()
+    env.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        env.step(np.zeros((1, 1), np.float32))
+    with pytest.raises(RuntimeError, match="closed"):
+        env.reset()
+
+
+def test_flatten_follows_the_order_of_the_space() -> None:
+    make = lambda: envpool.make("FetchReach-v4", env_type="gymnasium", num_envs=N, seed=1, max_episode_steps=4)  # noqa: E731
+    pool, env, kept = make(), from_vector_env(make(), flatten=True), from_vector_env(make())
+    # Gymnasium sorts the keys; the space of EnvPool has another order.
+    keys = ["achieved_goal", "desired_goal", "observation"]
+    assert list(pool.single_observation_space) != list(kept.observation_space) == keys
+    first, _ = pool.reset()
+    assert equal(env.reset(), np.concatenate([first[key] for key in keys], axis=1).astype(np.float32))
+    assert list(kept.reset()) == keys
+    for _ in range(4):
+        *_, infos = kept.step(np.zeros((N, 4), np.float32))
+    assert list(infos[0]["terminal_observation"]) == keys
+
+
+def test_flatten_makes_one_vector() -> None:
+    env = from_vector_env(envpool.make("ReacherHard-v1", env_type="gymnasium", num_envs=N, max_episode_steps=5), flatten=True)
+    other = from_vector_env(envpool.make("ReacherHard-v1", env_type="gymnasium", num_envs=N, max_episode_steps=5))
+    assert env.observation_space == spaces.Box(-np.inf, np.inf, (6,), np.float32)
+    assert set(other.observation_space.keys()) == {"position", "to_target", "velocity"}
+    flat, parts = env.reset(), other.reset()
+    for _ in range(12):
+        join = lambda o: np.concatenate([*o.values()], axis=-1).astype(np.float32)  # noqa: E731
+        assert equal(flat, join(parts))
+        assert (parts["velocity"] >= other.observation_space["velocity"].low).all()
+        actions = np.zeros((N, 2), np.float32)
+        (flat, _, dones, infos), (parts, _, _, other_infos) = env.step(actions), other.step(actions)
+        if dones[0]:
+            assert equal(infos[0]["terminal_observation"], join(other_infos[0]["terminal_observation"]))
+    for mode in MODES:
+        goals = from_vector_env(SyncVectorEnv([Goals] * N, autoreset_mode=mode), flatten=True)
+        goals.reset()
+        for _ in range(30):
+            observations, _, dones, infos = goals.step(np.zeros((N, 2), np.float32))
+            assert observations.shape == (N, 8) and observations.dtype == np.float32
+            assert all(infos[i]["terminal_observation"].shape == (8,) for i in np.flatnonzero(dones))
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_methods_and_attributes_of_single_environments(kind: Any) -> None:
+    env = from_vector_env(kind([lambda: TimeLimit(Goals(), 50)] * N))
+    env.reset()
+    assert env.get_attr("gain") == [1.0] * N and env.get_attr("gain", 1) == [1.0]
+    env.set_attr("gain", 2.0, indices=[1])
+    assert env.get_attr("gain") == [1.0, 2.0, 1.0]
+    assert env.has_attr("gain") and not env.has_attr("nothing")
+    assert env.render_mode is None
+    goals = np.zeros((5, 2), np.float32)
+    (rewards,) = env.env_method("compute_reward", goals, goals, [{}] * 5, indices=[2])
+    assert (rewards == 0).all() and rewards.shape == (5,)
+    assert len(env.env_method("compute_reward", goals, goals, [{}] * 5)) == N
+    assert env.env_is_wrapped(TimeLimit) == [True] * N and env.env_is_wrapped(RecordEpisodeStatistics) == [False] * N
+    assert env.env_is_wrapped(Monitor, indices=0) == [True]
+    env.step(np.zeros((N, 2), np.float32))
+    env.close()
+
+
+def test_envpool_says_what_it_has_not() -> None:
+    env = from_vector_env(envpool.make("FetchReach-v4", env_type="gymnasium", num_envs=2, seed=4))
+    with pytest.raises(NotImplementedError, match="use SyncVectorEnv"):
+        env.env_method("compute_reward", 1, 2, 3)
+    with pytest.raises(NotImplementedError, match="no attributes of single environments"):
+        env.set_attr("gain", 1)
+    with pytest.raises(AttributeError):
+        env.get_attr("nothing")
+    with pytest.warns(UserWarning, match="envpool.make"):
+        env.seed(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert env.seed(4) == [4, 5]
+
+
+def test_rendering() -> None:
+    env = from_vector_env(gym.make_vec("CartPole-v1", 2, "sync", render_mode="rgb_array"))
+    env.reset()
+    assert env.render_mode == "rgb_array"
+    try:
+        images = env.get_images()
+    except gym.error.DependencyNotInstalled:
+        pytest.skip("pygame is not installed")
+    assert len(images) == 2 and images[0].shape == (400, 600, 3)
+
+
+def test_evaluation_counts_whole_episodes_alone() -> None:
+    pool = envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=4, max_episode_steps=20)
+    model = SAC("MlpPolicy", from_vector_env(pool, stagger=20), policy_kwargs=dict(net_arch=[8]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # SB3 warns without a Monitor
+        _, lengths = evaluate_policy(model, model.get_env(), n_eval_episodes=8, return_episode_rewards=True)
+    assert lengths == [20] * 8
+
+
+def test_wrappers_of_sb3_go_around_it() -> None:
+    pool = envpool.make("ReacherHard-v1", env_type="gymnasium", num_envs=4, max_episode_steps=10)
+    env = VecNormalize(VecMonitor(from_vector_env(pool, flatten=True)))
+    model = SAC("MlpPolicy", env, learning_starts=20, policy_kwargs=dict(net_arch=[8]), buffer_size=400)
+    model.learn(200)
+    assert model.replay_buffer.timeouts[:50].sum() == 20 and model.replay_buffer.dones[:50].sum() == 20
+    assert {info["l"] for info in model.ep_info_buffer} == {10}
+
+
+def test_infos_without_masks_and_with_scalars() -> None:
+    infos = {"a": np.array([1, 2]), "_a": np.array([True, False]), "b": [3, 4], "fps": 60.0, "c": {"d": np.array([5, 6])}}
+    assert split_infos(infos, 2) == [{"a": 1, "b": 3, "fps": 60.0, "c": {"d": 5}}, {"b": 4, "fps": 60.0, "c": {"d": 6}}]
