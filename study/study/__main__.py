@@ -19,6 +19,7 @@ from . import (
     plane,
     report,
     summary,
+    wall_clock,
 )
 from .campaign import options, run, selected
 
@@ -34,6 +35,7 @@ CAMPAIGNS = learning.CAMPAIGNS | {
         *plane.CAMPAIGNS,
         *control.CAMPAIGNS,
         actors.CAMPAIGN,
+        wall_clock.CAMPAIGN,
     )
 }
 

@@ -97,6 +97,8 @@ class Campaign:
     name_of: Callable[..., dict[str, Any]] | None = None
     # by name, for slopes over tasks that are no numbers: takes a task, returns the number that it stands for
     axes: dict[str, Callable[[Any], float]] = field(default_factory=dict)
+    # takes the campaign and its rows; writes the tables of a complete campaign in place of those of `report.py`
+    page: Callable[..., list[str]] | None = None
     figure: str = ""  # ``"runs"``, ``"updates"``, ``"rates"`` or ``"curves"``, see `figures.py`; ``""``: none
     cap: int = 0  # steps of a run that is stopped, for the figure
     floor: Callable[[Any], int] | None = None  # takes a task; returns the fewest steps that a run can need

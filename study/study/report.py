@@ -272,6 +272,8 @@ def report(campaign: Campaign, rows: list[Row], rarity: list[Row]) -> list[str]:
         lines += table(["", *headings(campaign)], [["share", *shares]])
     if not is_complete:
         return [*lines, "The campaign is not complete, so no result is shown."]
+    if campaign.page is not None:
+        return [*lines, *campaign.page(campaign, rows), *chosen_table(campaign, rows)]
     if campaign.listed is not None:
         return lines + seed_table(campaign, rows)
     lines += [*score_table(campaign, rows), *share_tables(campaign, rows)]

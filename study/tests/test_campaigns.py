@@ -26,6 +26,8 @@ def columns_with(each, score: float) -> dict:
         return {"score": score}
     if each in control.CAMPAIGNS:
         return {str(i): score for i in range(1, 17)}
+    if each.name == "wall-clock":
+        return {str(i): score for i in range(250, 16_001, 250)}
     steps = range(1, 21) if each is DOORKEY else range(20_000, 300_001, 20_000)
     return {str(step): score for step in steps}
 
@@ -508,7 +510,18 @@ def test_tables_and_figures_are_made_without_a_run(out, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["dose_response", "chain_sizes", "doorkey_sizes", "ages", "modern_dqn", "demonstrations", "plane", "control"]
+    "name",
+    [
+        "dose_response",
+        "chain_sizes",
+        "doorkey_sizes",
+        "ages",
+        "modern_dqn",
+        "demonstrations",
+        "plane",
+        "control",
+        "wall_clock",
+    ],
 )
 def test_what_was_declared_is_on_the_page_that_the_script_names(name):
     assert "declared.md" in importlib.import_module(f"study.{name}").__doc__
