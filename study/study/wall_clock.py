@@ -104,7 +104,7 @@ def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
             buffer_size=1_000_000,
             policy_kwargs=dict(net_arch=NET_ARCH),
             replay_buffer_kwargs=with_control(DRAWS[draw]),
-            seed=seed,
+            seed=first_seed_of(seed),  # EnvPool has it already
         )
         model.set_logger(Logger(None, []))
 

@@ -52,7 +52,7 @@ def best_at(rate: float):
 def test_declared_seeds_and_contrasts(each):
     assert all(set(each.seeds_choosing(task)).isdisjoint(each.reporting) for task in each.tasks)
     assert len(each.reporting) >= {"modern-dqn": 4, "actors": 5}.get(each.name, 10) and list(each.rates) == sorted(each.rates)
-    assert each.twin == "uniform" or each.name.startswith(("demonstrations", "actors"))
+    assert each.twin.startswith("uniform") or each.name.startswith(("demonstrations", "actors"))
     for contrast in (*each.primary, *each.secondary, *each.by_task, *each.undeclared):
         assert {contrast.arm, contrast.reference} <= set(each.arms) and contrast.over in (
             "mean",
@@ -474,6 +474,8 @@ def test_an_incomplete_campaign_shows_counts_and_no_result(each):
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in learning.CAMPAIGNS else name for name in evidence.CAMPAIGNS]
 )
 def test_the_published_page_follows_from_the_runs(name, out, monkeypatch):
+    if not (campaign.ROOT / "data" / f"{name}.csv").exists() and not (campaign.ROOT / "results" / f"{name}.md").exists():
+        pytest.skip("is under way, and nothing is published")
     for each in (name, "rarity"):
         shutil.copy(campaign.ROOT / "data" / f"{each}.csv", out / "data")
     monkeypatch.setattr(report, "draw", lambda *_: None)
