@@ -11,7 +11,7 @@ import argparse
 import signal
 from collections.abc import Sequence
 
-from sb3_per.utils.arguments import Parser, count, factor
+from sb3_per.utils.arguments import Parser, count, factor, multiple
 
 # Seeds and factors of the learning rate: of a whole comparison, and of a quick one.
 SEEDS, QUICK_SEEDS = 15, 3
@@ -90,6 +90,8 @@ def parser_of(prog: str) -> argparse.ArgumentParser:
     add("--seeds", type=count, metavar="N", help=f"runs of each arm at each rate; default: {SEEDS}")
     add("--rates", type=factor, nargs="+", metavar="F", help="factors of the learning rate; default: 1/3 1 3; 1 is always one")
     add("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds and one learning rate, which cannot decide")
+    more = "one more arm: uniform draws with K times the gradient steps. Says who wins at the same time; default: no such arm"
+    add("--more-updates", type=multiple, metavar="K", help=more)
     add("--eval-episodes", type=count, dest="n_episodes", default=10, metavar="N", help="episodes per evaluation; default: 10")
     add("--workers", type=count, default=1, metavar="N", help="runs at a time, one core each; default: 1")
     add("-f", "--folder", default="logs", help="results go to its folder compare; default: logs")

@@ -12,10 +12,10 @@ from tqdm import tqdm
 
 from sb3_per.compare.campaign import Job, missing, processes, read, run_missing
 from sb3_per.compare.literals import words_of
-from sb3_per.compare.report import Results, comparisons, draw, table, verdict
+from sb3_per.compare.report import SAME_TIME, Results, comparisons, draw, table, verdict
 from sb3_per.compare.runs import Trial, entry_of, has_own_entry, prepare, run, try_arm
 from sb3_per.compare.statistics import least_difference, least_seeds
-from sb3_per.compare.task import N_EVALUATIONS, Arm, Task, arms_of, jobs_of, pairs_of
+from sb3_per.compare.task import N_EVALUATIONS, Arm, Task, arms_of, jobs_of, pairs_of, timed_pairs_of
 from sb3_per.zoo.names import split_env
 
 #: Least seconds of training that are measured of each arm.
@@ -27,7 +27,7 @@ _UNIFORM = 0.99
 _DAY = 86_400.0
 
 # Columns of the file of results.
-_COLUMNS = ("arm", "rate", "seed", "task", "packages", "seconds", "returns", "updates", "spread")
+_COLUMNS = ("arm", "rate", "seed", "task", "packages", "seconds", "training", "returns", "updates", "spread")
 
 
 class Plan(NamedTuple):
@@ -116,7 +116,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         n_episodes=options.n_episodes,
     )
     prepare(task)
-    arms = arms_of(task, options.setting)
+    arms = arms_of(task, options.setting, options.more_updates)
     entry = entry_of(task, arms[0])
     n_timesteps = task.n_timesteps if task.n_timesteps > 0 else int(entry["n_timesteps"])
     path = Path(options.folder, "compare", f"{task.algo}-{task.env}.csv".replace("/", "-"))
@@ -135,7 +135,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         print("stock DQN has no double_q, which the file sets: the other arms differ from it by more than the draw")
     factors = ", ".join(f"{rate:.3g}" for rate in options.rates)
     print(f"{len(arms)} arms x {options.seeds} seeds x learning rate times {factors} = {len(jobs) - 1} runs")
-    n_tests = 2 * len(pairs_of(arms))
+    n_tests = 2 * (len(pairs_of(arms)) + len(timed_pairs_of(arms)))
     least = least_seeds(n_tests)
     if options.seeds < least:
         print(f"{options.seeds} seeds cannot show a difference: {n_tests} tests need --seeds {least} or more")
@@ -207,6 +207,7 @@ def results_of(plan: Plan) -> Results:
         random_returns=np.array(random_row["returns"].split(), dtype=float),
         rates=plan.rates,
         spreads={name: min(float(row["spread"]) for row in each) for name, each in rows_of.items()},
+        seconds={name: float(np.median([float(row["training"]) for row in each])) for name, each in rows_of.items()},
     )
 
 
@@ -222,7 +223,9 @@ def report(plan: Plan) -> None:
     digest = hashlib.sha256(repr([name for name, _ in plan.jobs]).encode()).hexdigest()
     picture = plan.path.with_name(f"{plan.path.stem}-{digest[:6]}.png")
     print(f"\n{table(results, compared)}\n")
-    print(f"updates: gradient updates in the {plan.n_timesteps:,} steps of a run")
+    print(f"updates: gradient updates in the {plan.n_timesteps:,} steps of a run; seconds: median run, without evaluations")
+    if any(row.endpoint in SAME_TIME for row in compared):
+        print("same time: of the shorter of the two runs. The curve of the longer one is read there, between its evaluations")
     print("interval: of the mean difference, paired by seed, not corrected: it may exclude 0 where p is large")
     print("seeds: with how many of them the first is better; a tie counts half")
     print("p: paired test, corrected for all tests of the table (Holm)")

@@ -20,7 +20,7 @@ import yaml
 from rl_zoo3 import utils
 from rl_zoo3.exp_manager import ExperimentManager
 from stable_baselines3 import HerReplayBuffer
-from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import set_random_seed
 
@@ -79,11 +79,56 @@ class ArmManager(ExperimentManager):
         processed = self.arm.apply(processed)
         self.eval_freq = max(self.n_timesteps // N_EVALUATIONS, 1)
         if self.rate != 1.0:
-            default = inspect.signature(utils.ALGOS[self.algo]).parameters["learning_rate"].default
-            processed["learning_rate"] = functools.partial(_scaled, processed.get("learning_rate", default), self.rate)
+            learning_rate = processed.get("learning_rate", self._default_of("learning_rate"))
+            processed["learning_rate"] = functools.partial(_scaled, learning_rate, self.rate)
+        if self.arm.more_updates > 1:
+            gradient_steps = processed.get("gradient_steps", self._default_of("gradient_steps"))
+            if gradient_steps >= 0:
+                processed["gradient_steps"] = self.arm.more_updates * gradient_steps
+            else:
+                callbacks = [*callbacks, _MoreUpdates(self.arm.more_updates)]
         # Stock has no priorities to monitor.
         callbacks = [callback for callback in callbacks if not isinstance(callback, PriorityMonitor)]
         return processed, env_wrapper, callbacks, vec_env_wrapper
+
+    def _default_of(self, argument: str) -> Any:
+        return inspect.signature(utils.ALGOS[self.algo]).parameters[argument].default
+
+
+class _MoreUpdates(BaseCallback):
+    """
+    Make more updates than the environment steps of a call, which ``gradient_steps=-1`` asks for. Their number may differ from
+    call to call, as with ``train_freq=(1, "episode")``.
+
+    :param factor: number of updates for each environment step
+    """
+
+    def __init__(self, factor: int):
+        super().__init__()
+        self.factor = factor
+        self.first = 0
+
+    def _on_rollout_start(self) -> None:
+        self.first = self.num_timesteps
+
+    def _on_rollout_end(self) -> None:
+        # SB3 reads it next.
+        self.model.gradient_steps = self.factor * (self.model.num_timesteps - self.first)  # type: ignore[attr-defined]
+
+    def _on_step(self) -> bool:
+        return True
+
+
+class _Timed(CallbackList):
+    """Add up the seconds of callbacks."""
+
+    seconds = 0.0
+
+    def _on_step(self) -> bool:
+        start = time.perf_counter()
+        goes_on = super()._on_step()
+        self.seconds += time.perf_counter() - start
+        return goes_on
 
 
 def _scaled(schedule: float | Callable[[float], float], factor: float, progress_remaining: float) -> float:
@@ -166,7 +211,8 @@ def try_arm(task: Task, arm: Arm, least_seconds: float) -> Trial:
                     warnings.simplefilter("error", IgnoredSettingWarning)
                 model: Any = manager.setup_experiment()[0]  # type: ignore[index]
         except Exception as error:  # the file has expressions, and may raise anything
-            what = f"--setting {arm.name}" if arm.setting else f"--algo {task.algo} on --env {task.env}"
+            named = arm.setting and arm.kind in ("setting", "shuffled")
+            what = f"--setting {arm.name}" if named else f"--algo {task.algo} on --env {task.env}"
             raise ValueError(f"{what}: {_line_of(error)}") from error
         n_steps = manager.n_timesteps
         if n_steps < N_EVALUATIONS * manager.n_envs:
@@ -180,13 +226,14 @@ def try_arm(task: Task, arm: Arm, least_seconds: float) -> Trial:
 
         if not isinstance(model.replay_buffer, HerReplayBuffer):  # which needs whole episodes before it can draw
             model.learning_starts = min(model.learning_starts, 100)
-        model.learn(model.learning_starts + 1)  # with the first update, which may compile
+        more = [callback for callback in manager.callbacks if isinstance(callback, _MoreUpdates)]
+        model.learn(model.learning_starts + 1, callback=more)  # with the first update, which may compile
         first = model.num_timesteps
         start = time.perf_counter()
         seconds = 0.0
         n_measured = 1
         while seconds < least_seconds:
-            model.learn(n_measured, reset_num_timesteps=False)
+            model.learn(n_measured, callback=more, reset_num_timesteps=False)
             seconds = time.perf_counter() - start
             n_measured = model.num_timesteps - first
         env = manager.create_envs(1, eval_env=True)
@@ -212,11 +259,13 @@ def run(task: Task, arm: Arm, rate: float, seed: int) -> dict[str, Any]:
     :param arm: arm
     :param rate: factor of the learning rate
     :param seed: seed of the run
-    :return: ``"returns"``: mean return of each evaluation, as text; ``"updates"``: number of gradient updates; ``"spread"``:
-        share of the buffer that draws were spread over at the end; 1: they were uniform
+    :return: ``"training"``: seconds of the run without its evaluations; ``"returns"``: mean return of each evaluation, as
+        text; ``"updates"``: number of gradient updates; ``"spread"``: share of the buffer that draws were spread over at the
+        end; 1: they were uniform
     """
     prepare(task)
     set_random_seed(seed)
+    training = 0.0
     n_updates = 0
     spread = 1.0
     with _manager_of(task, arm, rate, seed) as manager:
@@ -227,8 +276,12 @@ def run(task: Task, arm: Arm, rate: float, seed: int) -> dict[str, Any]:
             means = np.array(evaluate_random(manager.create_envs(1, eval_env=True), task.n_episodes, N_EVALUATIONS))
         else:
             # The Zoo's own `learn` ends at an interrupt without a word.
-            model.learn(manager.n_timesteps, callback=manager.callbacks, log_interval=None)
             (evaluations,) = (callback for callback in manager.callbacks if isinstance(callback, EvalCallback))
+            others = [callback for callback in manager.callbacks if callback is not evaluations]
+            timed = _Timed([evaluations])
+            start = time.perf_counter()
+            model.learn(manager.n_timesteps, callback=[*others, timed], log_interval=None)
+            training = time.perf_counter() - start - timed.seconds
             evaluations.eval_env.close()
             means = np.mean(evaluations.evaluations_results, axis=1)[:N_EVALUATIONS]
             if len(means) < N_EVALUATIONS:
@@ -237,4 +290,5 @@ def run(task: Task, arm: Arm, rate: float, seed: int) -> dict[str, Any]:
             if isinstance(model.replay_buffer, PrioritizedReplayBuffer):
                 spread = statistics(model.replay_buffer)[1]["buffer_effective_sample_size"]
         model.env.close()
-    return {"returns": " ".join(f"{mean:.6g}" for mean in means), "updates": n_updates, "spread": f"{spread:.6g}"}
+    returns = " ".join(f"{mean:.6g}" for mean in means)
+    return {"training": round(training, 3), "returns": returns, "updates": n_updates, "spread": f"{spread:.6g}"}

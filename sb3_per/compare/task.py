@@ -107,8 +107,9 @@ class Arm:
     :param name: name in files and in the legend of the picture
     :param label: short name in tables
     :param algo: name of the algorithm in RL Zoo
-    :param kind: ``"stock"``, ``"uniform"``, ``"setting"``, ``"shuffled"`` or ``"random"``
+    :param kind: ``"stock"``, ``"uniform"``, ``"more"``, ``"setting"``, ``"shuffled"`` or ``"random"``
     :param setting: keyword arguments of the buffer; ``None``: those of the file
+    :param more_updates: how many times the gradient steps of the other arms
     """
 
     name: str
@@ -116,6 +117,7 @@ class Arm:
     algo: str
     kind: str
     setting: dict[str, Any] | None = None
+    more_updates: int = 1
 
     def apply(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
         """
@@ -139,13 +141,14 @@ class Arm:
         return {**hyperparams, "replay_buffer_kwargs": kwargs} if kwargs else hyperparams
 
 
-def arms_of(task: Task, settings: Sequence[str]) -> list[Arm]:
+def arms_of(task: Task, settings: Sequence[str], more_updates: int | None = None) -> list[Arm]:
     """
     List the arms of a comparison.
 
     :param task: task
     :param settings: settings to judge, as text; empty: that of the hyperparameter file, or the defaults of this package
-    :return: stock class, uniform twin, and each setting with its shuffled control
+    :param more_updates: how many times the gradient steps one more arm with uniform draws has; ``None``: no such arm
+    :return: stock class, uniform twin, its copy with more updates, and each setting with its shuffled control
     :raises ValueError: for an algorithm that has no prioritized class, and a setting that is no prioritization
     """
     ours, stock = task.require_our_algo(), task.stock_algo
@@ -153,6 +156,9 @@ def arms_of(task: Task, settings: Sequence[str]) -> list[Arm]:
     if stock in ALGOS:
         arms.append(Arm(f"stock {ALGOS[stock].__name__}", "stock", stock, "stock"))
     arms.append(Arm("uniform twin", "twin", ours, "uniform", dict(scheme="uniform")))
+    if more_updates is not None:
+        name, label = f"uniform twin, {more_updates} times the updates", f"twin x{more_updates}"
+        arms.append(Arm(name, label, ours, "more", dict(scheme="uniform"), more_updates))
     judged: dict[str, dict[str, Any] | None] = {text: setting_of(text) for text in settings}
     if not settings:
         judged = {"setting of the file": None} if task.algo == ours else {"defaults": {}}
@@ -178,17 +184,29 @@ def pairs_of(arms: list[Arm]) -> list[tuple[Arm, Arm]]:
     List the arms that are compared.
 
     :param arms: arms of a comparison
-    :return: each setting with stock, the twin and its control, and the twin with stock
+    :return: each setting with stock, the twin, the twin with more updates and its control, and the twins with stock
     """
     references = [arm for arm in arms if arm.kind in ("stock", "uniform")]
+    more = [arm for arm in arms if arm.kind == "more"]
     pairs = []
     for arm in arms:
         if arm.kind == "setting":
             controls = [other for other in arms if other.name == f"{arm.name}, shuffled"]
-            pairs += [(arm, other) for other in (*references, *controls)]
-    if len(references) == 2:
-        pairs.append((references[1], references[0]))
-    return pairs
+            pairs += [(arm, other) for other in (*references, *more, *controls)]
+    return pairs + [(arm, references[0]) for arm in (*references[1:], *more)]
+
+
+def timed_pairs_of(arms: list[Arm]) -> list[tuple[Arm, Arm]]:
+    """
+    List the arms that are compared at the same time, which need an arm with more updates.
+
+    :param arms: arms of a comparison
+    :return: each setting with the first reference and with the twin with more updates, and the latter with the former
+    """
+    first = next(arm for arm in arms if arm.kind in ("stock", "uniform"))
+    more = [arm for arm in arms if arm.kind == "more"]
+    settings = [arm for arm in arms if arm.kind == "setting"]
+    return [(arm, other) for arm in settings for other in (first, *more) if more] + [(arm, first) for arm in more]
 
 
 def jobs_of(task: Task, entry: dict[str, Any], arms: list[Arm], rates: list[float], seeds: int) -> list[Job]:

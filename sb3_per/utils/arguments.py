@@ -45,5 +45,6 @@ def _number(read: Callable[[str], Any], what: str, takes: Callable[[Any], bool])
 
 # Types of options, for `add_argument`.
 count = _number(int, "an integer of at least 1", lambda value: value >= 1)
+multiple = _number(int, "an integer of at least 2", lambda value: value >= 2)
 share = _number(float, "a share above 0 and at most 1", lambda value: 0.0 < value <= 1.0)
 factor = _number(lambda text: float(Fraction(text)), "a number above 0, e.g. 1/3", lambda value: value > 0.0)

@@ -18,6 +18,8 @@ import pytest
 
 pytest.importorskip("rl_zoo3", reason="needs the extra compare")
 from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common import callbacks
+from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.cli.compare import options_of, parser_of
@@ -83,7 +85,7 @@ def test_a_stopped_comparison_continues_and_reports(folder, capsys):
     assert all(len(row["returns"].split()) == 10 for row in rows)
     # 8 steps at a time, and an update after each 8 from the 24th step on.
     assert [row["updates"] for row in rows] == ["0", *["13"] * 6]
-    assert re.search(r"^stock DQN .* 13$", shown, re.MULTILINE)
+    assert re.search(r"^stock DQN .* 13 +[\d.e-]+$", shown, re.MULTILINE)
     # Rewards are -1 or 0, so no TD error is much above the default kappa.
     assert [float(row["spread"]) < 0.99 for row in rows] == [*[False] * 5, True, True]
     assert shown.count("warning: ") == 1 and "warning: A shuffled: no TD error raised a priority" in shown
@@ -95,8 +97,10 @@ def test_a_stopped_comparison_continues_and_reports(folder, capsys):
     compare(*once)
     again = capsys.readouterr().out
     assert "for 1 missing runs" in again
-    assert [{**row, "seconds": ""} for row in read(PATH)] == [{**row, "seconds": ""} for row in rows]
-    assert again[again.index("A: ") :] == shown[shown.index("A: ") :]
+    timeless = [[{**row, "seconds": "", "training": ""} for row in each] for each in (read(PATH), rows)]
+    assert timeless[0] == timeless[1]
+    reports = [re.sub(r"(?<= 13 ) *[\d.e-]+$", "", text[text.index("A: ") :], flags=re.MULTILINE) for text in (again, shown)]
+    assert reports[0] == reports[1]
 
     # All runs of a smaller comparison are there: it runs nothing, and has a picture of its own.
     compare("--setting", "alpha=0.8", *once[4:], make_pool=None)
@@ -109,9 +113,11 @@ def test_runs_of_other_versions_do_not_count(folder):
     """Neither those of another release of this package, nor those of another host."""
     of_now = plan("--quick")
     PATH.parent.mkdir(parents=True)
-    results = "1.0," + "1 " * 9 + "1,13,1\n"
+    results = "1.0,1.0," + "1 " * 9 + "1,13,1\n"
     names = [",".join(f'"{value}"' for value in name.values()) for name, _ in of_now.jobs]
-    text = "arm,rate,seed,task,packages,seconds,returns,updates,spread\n" + "".join(f"{name},{results}" for name in names)
+    text = "arm,rate,seed,task,packages,seconds,training,returns,updates,spread\n" + "".join(
+        f"{name},{results}" for name in names
+    )
     PATH.write_text(text)
     assert missing(PATH, of_now.jobs) == []
     for package in ("sb3_per", "stable-baselines3", "sb3-contrib", "rl_zoo3", "gymnasium", "torch"):
@@ -124,11 +130,11 @@ def test_the_report_gives_each_run_to_its_arm_rate_and_seed(folder, monkeypatch,
     of_now = plan("--seeds", "3", "--rates", "1/2", "--setting", "alpha=0.8")
     assert of_now.rates == [0.5, 1.0]
     arms = [arm.name for arm in of_now.arms]
-    lines = [",".join((*of_now.jobs[0][0], "seconds,returns,updates,spread")) + "\n"]
+    lines = [",".join((*of_now.jobs[0][0], "seconds,training,returns,updates,spread")) + "\n"]
     for name, (_, arm, rate, seed) in of_now.jobs:
         number = 7 if arm.kind == "random" else 1_000 * arms.index(arm.name) + 100 * of_now.rates.index(rate) + 10 * seed
         returns = " ".join(str(number + evaluation) for evaluation in range(10))
-        lines.insert(1, ",".join(f'"{value}"' for value in name.values()) + f",1.0,{returns},{number},0.5\n")
+        lines.insert(1, ",".join(f'"{value}"' for value in name.values()) + f",1.0,{number}.5,{returns},{number},0.5\n")
     PATH.parent.mkdir(parents=True)
     PATH.write_text("".join(lines))
     drawn = []
@@ -139,6 +145,7 @@ def test_the_report_gives_each_run_to_its_arm_rate_and_seed(folder, monkeypatch,
         expected = 1_000 * i + 100 * np.arange(2)[:, None, None] + 10 * np.arange(3)[:, None] + np.arange(10)
         np.testing.assert_array_equal(results.curves[arm], expected)
         assert results.updates[arm] == 1_000 * i + 50 + 10
+        assert results.seconds[arm] == 1_000 * i + 50 + 10 + 0.5
     np.testing.assert_array_equal(results.random_returns, 7 + np.arange(10))
     assert "A: alpha=0.8" in capsys.readouterr().out
 
@@ -195,6 +202,62 @@ def test_more_environments_make_fewer_updates(folder):
     for n_envs, updates in (("4", 7), ("1", 25)):
         (_, (task, arm, rate, seed)) = plan("--n-envs", n_envs).jobs[2]
         assert runs.run(task, arm, rate, seed)["updates"] == updates
+
+
+@pytest.mark.parametrize(
+    ("options", "updates"),
+    [
+        ((), 39),  # three times those of the other arms, see above
+        (("-params", "gradient_steps:2"), 78),
+        (("-params", "gradient_steps:-1"), 3 * 13 * 8),
+        (("-params", "gradient_steps:-1", "train_freq:[2,'step']"), 3 * 25 * 4),
+        (("-params", "gradient_steps:-1", "train_freq:4", "--n-envs", "1"), 3 * 25 * 4),
+    ],
+)
+def test_one_arm_has_more_updates_and_the_others_stay(options, updates, folder):
+    """Two environments take four steps each between two calls, and calls begin after 20 steps."""
+    without, with_more = plan(*options), plan(*options, "--more-updates", "3")
+    assert [arm.name for arm in with_more.arms if arm not in without.arms] == ["uniform twin, 3 times the updates"]
+    names = [name for name, _ in with_more.jobs]
+    assert [name for name in names if "times" not in name["arm"]] == [name for name, _ in without.jobs]
+    found = {}
+    for _, (task, arm, rate, seed) in with_more.jobs[1:4]:
+        result = runs.run(task, arm, rate, seed)
+        found[arm.kind] = result["updates"]
+        assert result["training"] > 0.0
+    assert found == {"stock": updates // 3, "uniform": updates // 3, "more": updates}
+
+
+def test_calls_of_different_length_have_as_many_times_the_updates(folder):
+    """With `gradient_steps=-1`, a call makes as many updates as its episode has steps."""
+    episodes = ("-params", "gradient_steps:-1", "train_freq:[1,'episode']", "--n-envs", "1", "--more-updates", "2")
+    of_arms = plan(*episodes).jobs[2:4]
+    numbers = []
+    for _, (task, arm, rate, seed) in of_arms:
+        with runs._manager_of(task, arm, rate, seed) as manager:
+            model = manager.setup_experiment()[0]
+            calls = []
+            model.train = lambda gradient_steps, batch_size, calls=calls: calls.append(gradient_steps)
+            more = [callback for callback in manager.callbacks if isinstance(callback, runs._MoreUpdates)]
+            model.learn(120, callback=more)
+        numbers.append(calls)
+    assert len(set(numbers[0])) > 1  # episodes end early where the goal is reached
+    assert numbers[1] == [2 * number for number in numbers[0]]
+
+
+def test_evaluations_are_no_training(folder, monkeypatch):
+    """With a clock that only evaluations move, training takes no time."""
+    now = [0.0]
+
+    def evaluated(*args: Any, **kwargs: Any) -> Any:
+        now[0] += 100.0
+        return evaluate_policy(*args, **kwargs)
+
+    monkeypatch.setattr(callbacks, "evaluate_policy", evaluated)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    (_, (task, arm, rate, seed)) = plan().jobs[2]
+    assert runs.run(task, arm, rate, seed)["training"] == 0.0
+    assert now[0] >= 1_000.0
 
 
 def test_the_module_of_an_environment_may_stand_before_its_id(folder):
@@ -288,6 +351,11 @@ REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("-params", "learning_start:50"): ("learning_start",),
     ("--env-kwargs", "n_bit:4"): ("n_bit",),
     ("--env", "no_such_module:Flipping-v0"): ("there is no module 'no_such_module'",),
+    ("--more-updates", "0"): ("--more-updates: '0' is not an integer of at least 2",),
+    ("--more-updates", "1"): ("--more-updates: '1' is not",),
+    ("--more-updates", "-2"): ("--more-updates: '-2' is not",),
+    ("--more-updates", "1.5"): ("--more-updates: '1.5' is not",),
+    ("--more-updates", "four"): ("--more-updates: 'four' is not",),
     ("--n-envs", "0"): ("--n-envs", "'0'"),
     ("--seeds", "-3"): ("--seeds", "'-3'"),
     ("-n", "5"): ("-n 5 is too short", "10 evaluations with 2 environments need 20 steps"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sb3_per.compare.report import BEST_RATE, LAST_FIFTH, WHOLE_RUN, Results, comparisons, draw, table, verdict
+from sb3_per.compare.report import BEST_RATE, LAST_FIFTH, SAME_TIME, WHOLE_RUN, Results, comparisons, draw, table, verdict
 from sb3_per.compare.statistics import holm, mean_interval, paired_p
 from sb3_per.compare.task import Arm
 
@@ -16,6 +16,8 @@ ARMS = [
     Arm(f"{LAP}, shuffled", "A shuffled", "per_dqn", "shuffled"),
 ]
 
+MORE = Arm("uniform twin, 4 times the updates", "twin x4", "per_dqn", "more", more_updates=4)
+
 
 def results_of(stock=100.0, twin=100.0, setting=100.0, control=100.0, n_seeds=15, rates=(1.0,), arms=ARMS) -> Results:
     """Make results around one mean for each arm, equal at all five evaluations. A random policy scores 20."""
@@ -25,8 +27,8 @@ def results_of(stock=100.0, twin=100.0, setting=100.0, control=100.0, n_seeds=15
         mean = {"stock": stock, "uniform": twin, "setting": setting, "shuffled": control}[arm.kind]
         scores = mean + rng.permutation(np.linspace(-5, 5, n_seeds))
         curves[arm.name] = np.tile(scores[None, :, None], (len(rates), 1, 5))
-    updates, spreads = dict.fromkeys(curves, 1_234.0), dict.fromkeys(curves, 0.5)
-    return Results(list(arms), curves, updates, np.array([19.0, 21.0]), list(rates), spreads)
+    updates, spreads, seconds = (dict.fromkeys(curves, value) for value in (1_234.0, 0.5, 60.0))
+    return Results(list(arms), curves, updates, np.array([19.0, 21.0]), list(rates), spreads, seconds)
 
 
 def answer_of(results: Results) -> str:
@@ -90,6 +92,71 @@ def test_p_values_are_paired_and_corrected_for_all_tests_of_the_table():
     assert tested[0].p == pytest.approx(8 * 2 / 2**15)
 
 
+def timed_results(setting: float, more: float, seconds: float, random: float = 20.0) -> Results:
+    """
+    Make results with an arm of more updates, whose run takes these seconds and all others' 60. Its curves and those of the
+    setting rise from the random policy to their last value.
+    """
+    results = results_of(arms=[*ARMS[:2], Arm(MORE.name, MORE.label, MORE.algo, "uniform"), *ARMS[2:]])
+    arms = [MORE if arm.name == MORE.name else arm for arm in results.arms]
+    curves = dict(results.curves)
+    for name, last in ((LAP, setting), (MORE.name, more)):
+        noise = np.random.default_rng(1).normal(size=15)[None, :, None]
+        curves[name] = random + (last - random + noise) * np.arange(1, 6) / 5
+    return results._replace(arms=arms, curves=curves, seconds={**results.seconds, MORE.name: seconds})
+
+
+def test_curves_are_read_at_modelled_times():
+    results = timed_results(100, 200, 150.0)
+    for arm in results.arms:
+        times = np.linspace(0.0, results.seconds[arm.name], 6)
+        for seconds in (60.0, 42.0):
+            expected = [
+                np.interp(seconds * np.arange(1, 6) / 5, times, [20.0, *curve]) for curve in results.curves[arm.name][0]
+            ]
+            np.testing.assert_allclose(results.within(arm, seconds)[0], expected)
+        np.testing.assert_array_equal(results.within(arm, results.seconds[arm.name]), results.curves[arm.name])
+
+
+def test_at_the_same_time_the_shorter_run_counts_to_its_end():
+    results = timed_results(100, 200, 120.0)
+    found = {
+        row.endpoint: row.differences for row in comparisons(results) if (row.arm.label, row.other.label) == ("A", "twin x4")
+    }
+    assert {LAST_FIFTH, WHOLE_RUN, *SAME_TIME} == found.keys()
+    curves = {name: results.curves[name][0] for name in (LAP, MORE.name)}
+    np.testing.assert_allclose(found[LAST_FIFTH], curves[LAP][:, -1] - curves[MORE.name][:, -1])
+    halfway = (curves[MORE.name][:, 1] + curves[MORE.name][:, 2]) / 2
+    np.testing.assert_allclose(found[SAME_TIME[0]], curves[LAP][:, -1] - halfway)
+
+
+def test_one_sentence_is_about_the_same_steps_and_others_about_the_same_time():
+    slow = answer_of(timed_results(setting=180, more=220, seconds=240.0)).splitlines()
+    assert slow == [
+        f"At the same steps: Better than stock DQN (p < 0.05): {MORE.name}; {LAP}.",
+        f"At the same time: Better than stock DQN (p < 0.05): {LAP}.",
+        f"At the same time: Better than {MORE.name} (p < 0.05): {LAP}.",
+    ]
+    fast = answer_of(timed_results(setting=120, more=600, seconds=66.0)).splitlines()
+    assert fast[-1] == f"At the same time: Worse than {MORE.name} (p < 0.05): {LAP}."
+    alike = answer_of(timed_results(setting=120, more=220, seconds=120.0)).splitlines()
+    assert alike[-1] == f"At the same time: Cannot tell: 15 seeds show no clear difference from {MORE.name}."
+
+
+def test_a_run_that_is_too_slow_for_the_same_time_is_named():
+    lines = answer_of(timed_results(setting=120, more=140, seconds=301.0)).splitlines()
+    early = f"ends before the first evaluation of {MORE.name}. Lower --more-updates."
+    assert [line for line in lines if "no answer" in line] == [
+        f"At the same time: no answer: {name} {early}" for name in ("stock DQN", LAP)
+    ]
+    rows = comparisons(timed_results(setting=120, more=140, seconds=301.0))
+    assert {(row.arm.label, row.other.label) for row in rows if row.endpoint in SAME_TIME} == {("A", "stock")}
+
+
+def test_without_more_updates_nothing_is_compared_at_the_same_time():
+    assert not [row for row in comparisons(results_of()) if row.endpoint in SAME_TIME]
+
+
 def test_the_table_has_all_numbers_and_fits_a_narrow_page():
     results = results_of(stock=1_100, setting=1_120, rates=(1 / 3, 1.0, 3.0))
     rows = comparisons(results)
@@ -97,7 +164,7 @@ def test_the_table_has_all_numbers_and_fits_a_narrow_page():
     assert max(map(len, lines)) <= 72
     assert lines[0] == f"A: {LAP}"
     cells = [line.split() for line in lines]
-    assert ["random", "policy", "20"] in cells and ["stock", "DQN", "1,100", "1,100", "1,100", "1,234"] in cells
+    assert ["random", "policy", "20"] in cells and ["stock", "DQN", "1,100", "1,100", "1,100", "1,234", "60"] in cells
     for name in ("A - stock", "A - twin", "A - A shuffled", "twin - stock"):
         assert sum(line.startswith(f"{name}  ") for line in lines) == 3
     of_stock = next(line for line in lines if line.startswith("A - stock"))
