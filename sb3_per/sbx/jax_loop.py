@@ -18,6 +18,7 @@ import numpy as np
 import optax
 import torch as th
 from sbx.common.off_policy_algorithm import OffPolicyAlgorithmJax
+from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 
 from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
@@ -128,7 +129,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
     policy_delay: int = 1
 
     #: Largest size of the batches that are drawn before they go to the device together, bytes. A call of ``train`` with more
-    #: goes in several parts. On the device they take up to twice as much, because their number is padded to a power of two.
+    #: goes in several parts.
     max_bytes_ahead: int = 2**28
 
     #: Names of the policy's train states of actors and of critics, whose learning rates follow the schedule.
@@ -185,14 +186,15 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             batches, jax_batches = self._draw_ahead(batch_size, n_done, gradient_steps)
             self._reset_networks_if_due()
             self._set_learning_rates()
-            networks, self.key, logged = self._compute(jax_batches)
+            networks, self.key, outputs = self._compute(jax_batches)
             self._set_networks(networks)
             n_done += len(batches)
 
-            rows = np.asarray(logged.values)[: len(batches)]  # the only transfer from the device; `stack` adds rows
+            # The only transfers from the device, one for each compiled call.
+            rows = [row for output in outputs for row in np.asarray(output.values)]
             for batch, jax_batch, row in zip(batches, jax_batches, rows, strict=True):
                 self._n_updates += 1
-                td_errors, step_metrics = logged.unpack(row, bool(jax_batch.updates_actor))
+                td_errors, step_metrics = outputs[0].unpack(row, bool(jax_batch.updates_actor))
                 self._update_priorities(batch, td_errors, metrics)
                 metrics.add(step_metrics)
         self._log(metrics)
@@ -249,19 +251,36 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         drawn = self.replay_buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
         return jax_batch._replace(actor_observations=as_input(drawn, self.observation_space))
 
-    def _compute(self, jax_batches: list[Batch]) -> tuple[Any, jax.Array, StepOutput]:
+    def _compute(self, jax_batches: list[Batch]) -> tuple[Any, jax.Array, list[StepOutput]]:
         """
-        Compute the next gradient steps. The model does not change.
+        Compute the next gradient steps, in compiled loops of known length. The model does not change.
 
         :param jax_batches: a batch for each step
-        :return: train states, the next key, and TD errors and metrics of each step
+        :return: train states, the next key, and TD errors and metrics of each loop
         """
-        inputs = (self._options(), self._networks(), self.key, self._float32_hyperparameters())
-        n_updates = len(jax_batches)
-        if n_updates == 1:  # a loop would take time
-            return self._compiled_step(*inputs, jax_batches[0])
-        n_padded = 1 << (n_updates - 1).bit_length()  # a power of two, because each length is compiled for itself
-        return self._compiled_steps(*inputs, stack(jax_batches, n_padded), np.int32(n_updates))
+        networks, key = self._networks(), self.key
+        options, hyperparameters = self._options(), self._float32_hyperparameters()
+        outputs: list[StepOutput] = []
+        start, n = 0, len(jax_batches)
+        # A run repeats its own number of steps, so that it is worth a compilation.
+        for length in [n] if n == self._steps_per_call() else loop_lengths(n):
+            part = jax_batches[start : start + length]
+            if length == 1:  # a loop would take time
+                networks, key, output = self._compiled_step(options, networks, key, hyperparameters, part[0])
+            else:
+                networks, key, output = self._compiled_steps(options, networks, key, hyperparameters, stack(part))
+            outputs.append(output)
+            start += length
+        return networks, key, outputs
+
+    def _steps_per_call(self) -> int | None:
+        """Return the number of gradient steps with which ``learn`` calls ``train``; ``None``: it varies, as episodes do."""
+        if self.gradient_steps >= 0:
+            return self.gradient_steps
+        assert isinstance(self.train_freq, TrainFreq)  # since the constructor
+        if self.train_freq.unit is TrainFrequencyUnit.EPISODE:
+            return None
+        return self.train_freq.frequency * self.n_envs
 
     def _float32_hyperparameters(self) -> dict[str, jax.Array]:
         """Return the hyperparameters in the type that the compiled functions take."""
@@ -306,35 +325,27 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
     @classmethod
     @functools.partial(jax.jit, static_argnames=("cls", "options"))
     def _compiled_steps(
-        cls, options: Options, networks: Any, key: jax.Array, hyperparameters: dict[str, Any], batches: Batch, n_updates: Any
+        cls, options: Options, networks: Any, key: jax.Array, hyperparameters: dict[str, Any], batches: Batch
     ) -> tuple[Any, jax.Array, StepOutput]:
         """
-        Make several gradient steps.
+        Make several gradient steps. Their number is a length of the arrays, so the compiler knows it. A loop of unknown length
+        waits for a GPU before each step.
 
         :param options: what the compiler must know
         :param networks: train states
         :param key: random key
         :param hyperparameters: numbers by name, float32
-        :param batches: batches of all steps, and perhaps more
-        :param n_updates: number of gradient steps, int32
-        :return: train states, the next key, and TD errors and metrics, in one row for each batch
+        :param batches: batches of all steps
+        :return: train states, the next key, and TD errors and metrics, in one row for each step
         """
 
-        def step(number: Any, networks: Any, key: jax.Array) -> tuple[Any, jax.Array, StepOutput]:
-            """Make the step of this number."""
-            batch = jax.tree.map(lambda array: array[number], batches)
-            return cls._step(UpdateInputs(networks, key, batch, hyperparameters, options))
+        def body(carry: tuple[Any, jax.Array], batch: Batch) -> tuple[tuple[Any, jax.Array], StepOutput]:
+            """Make a step."""
+            networks, key, output = cls._step(UpdateInputs(*carry, batch, hyperparameters, options))
+            return (networks, key), output
 
-        def body(number: Any, carry: tuple[Any, jax.Array, StepOutput]) -> tuple[Any, jax.Array, StepOutput]:
-            """Make a step, and write what it logs into its row."""
-            networks, key, all_logged = carry
-            networks, key, logged = step(number, networks, key)
-            return networks, key, jax.tree.map(lambda rows, row: rows.at[number].set(row), all_logged, logged)
-
-        n_rows = len(batches.scalars)
-        _, _, shapes = jax.eval_shape(step, 0, networks, key)
-        empty = jax.tree.map(lambda row: jnp.zeros((n_rows, *row.shape), row.dtype), shapes)
-        return jax.lax.fori_loop(0, n_updates, body, (networks, key, empty))
+        (networks, key), outputs = jax.lax.scan(body, (networks, key), batches)
+        return networks, key, outputs
 
     @classmethod
     def _step(cls, inputs: UpdateInputs) -> tuple[Any, jax.Array, StepOutput]:
@@ -431,6 +442,17 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
                         f"{type(self).__name__} with {cls.__name__}.{name}() is not supported: it has no effect, as _update() "
                         "computes the critics' loss. Override that"
                     )
+
+
+def loop_lengths(n: int) -> list[int]:
+    """
+    Split a number of gradient steps into powers of two, largest first. Each length is compiled once, so calls of up to n steps
+    need at most log2(n) + 1 compilations.
+
+    :param n: number of gradient steps, at least 1
+    :return: lengths whose sum is n
+    """
+    return [1 << bit for bit in reversed(range(n.bit_length())) if n >> bit & 1]
 
 
 @functools.lru_cache

@@ -1,5 +1,6 @@
 """An update is compiled once, and data travel once each way."""
 
+import re
 import sys
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 
 from sb3_per.sbx.batches import StepOutput, batch_from_torch, stack
 from tests.helpers.buffers import fill
-from tests.helpers.sbx_models import BATCH_SIZE, leaves, make, shared
+from tests.helpers.sbx_models import BATCH_SIZE, leaves, make, names, shared
 
 COMPILATIONS: list[str] = []
 
@@ -28,18 +30,94 @@ jax.monitoring.register_event_duration_secs_listener(_count)
 def test_nothing_is_compiled_twice(monkeypatch):
     """The number of steps, the place within a policy delay and numbers such as tau may differ from call to call."""
     model = shared("td3")
-    model.train(1, BATCH_SIZE)
-    model.train(4, BATCH_SIZE)
+    model.train(3, BATCH_SIZE)  # a loop of 2 and a single step
     model.td_errors(model.replay_buffer.sample(BATCH_SIZE))
     n_before = len(COMPILATIONS)
     assert n_before > 0
-    for gradient_steps in (1, 3, 4, 1, 1):
+    for gradient_steps in (1, 2, 3, 1, 1):
         model.train(gradient_steps, BATCH_SIZE)
     monkeypatch.setattr(model, "tau", 0.01)
     monkeypatch.setattr(model, "target_policy_noise", 0.3)
     model.train(1, BATCH_SIZE)
     model.td_errors(model.replay_buffer.sample(BATCH_SIZE))
     assert len(COMPILATIONS) == n_before
+
+
+def test_calls_of_up_to_n_steps_compile_as_often_as_n_has_bits_and_once_for_the_number_of_the_run(monkeypatch):
+    model = shared("dqn")
+    monkeypatch.setattr(model, "gradient_steps", 5)
+    batch_size = BATCH_SIZE + 1  # no other test has compiled for it
+    n_before = len(COMPILATIONS)
+    for gradient_steps in (7, 6, 5, 4, 3, 2, 1):
+        model.train(gradient_steps, batch_size)
+    assert len(COMPILATIONS) - n_before == 3 + 1  # of 1, 2 and 4 steps, and of 5
+    for gradient_steps in range(1, 8):
+        model.train(gradient_steps, batch_size)
+    assert len(COMPILATIONS) - n_before == 3 + 1
+
+
+def trip_counts(program: str) -> list[int | None]:
+    """List the lengths of the loops of an optimized program, from its text; ``None``: the compiler does not know it."""
+    loops = [line for line in program.splitlines() if re.search(r"[ )]while\(", line)]
+    found = [re.search(r'"known_trip_count":\{"n":"(\d+)"', line) for line in loops]
+    return [int(match[1]) if match else None for match in found]
+
+
+def record_loops(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """Return a list that gets the lengths of all loops of the programs for several steps that ``train`` runs."""
+    lengths: list[int | None] = []
+    cls = type(model)
+    compiled_steps = cls._compiled_steps
+
+    def run(*inputs: Any) -> Any:
+        lengths.extend(trip_counts(compiled_steps.lower(cls, *inputs).compile().as_text()))
+        return compiled_steps(*inputs)
+
+    monkeypatch.setattr(model, "_compiled_steps", run)
+    return lengths
+
+
+@pytest.mark.parametrize(("gradient_steps", "expected"), [(1, []), (2, [2]), (4, [4]), (7, [4, 2])])
+def test_the_compiler_knows_the_length_of_the_loop_over_gradient_steps(gradient_steps, expected, monkeypatch):
+    """On a GPU, a loop of unknown length waits for the device before each step. DQN has no other loop: no random numbers."""
+    model = shared("dqn")
+    lengths = record_loops(model, monkeypatch)
+    model.train(gradient_steps, BATCH_SIZE)
+    assert lengths == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_no_program_has_a_loop_of_unknown_length(name, monkeypatch):
+    model = shared(name)
+    lengths = record_loops(model, monkeypatch)
+    model.train(6, BATCH_SIZE)
+    assert {4, 2} <= set(lengths) and None not in lengths
+
+
+@pytest.mark.parametrize(("static_argnums", "expected"), [((), [None]), ((1,), [3])])
+def test_a_loop_of_unknown_length_is_recognized(static_argnums, expected):
+    """Otherwise, the tests above could not fail."""
+
+    def repeat(x: jax.Array, n: Any) -> jax.Array:
+        return jax.lax.fori_loop(0, n, lambda i, x: jnp.sin(x) @ x, x)
+
+    program = jax.jit(repeat, static_argnums=static_argnums).lower(jnp.ones((4, 4)), 3).compile()
+    assert trip_counts(program.as_text()) == expected
+
+
+def test_the_number_of_steps_of_a_run_is_one_loop(monkeypatch):
+    """Other numbers are split into powers of two."""
+    model = make("dqn", gradient_steps=-1, train_freq=5)
+    fill([model.replay_buffer], 30)
+    model.set_logger(Logger(None, []))
+    by_episode = TrainFreq(1, TrainFrequencyUnit.EPISODE)
+    for gradient_steps, train_freq, expected in ((-1, model.train_freq, [5]), (5, by_episode, [5]), (-1, by_episode, [4, 1])):
+        monkeypatch.setattr(model, "gradient_steps", gradient_steps)
+        monkeypatch.setattr(model, "train_freq", train_freq)
+        _, batches = model._draw_ahead(BATCH_SIZE, 0, 6)
+        assert [len(output.values) for output in model._compute(batches[:5])[2]] == expected
+        assert [len(output.values) for output in model._compute(batches)[2]] == [4, 2]
 
 
 @pytest.mark.slow
@@ -84,7 +162,7 @@ def test_data_travel_in_few_arrays():
     """Each array takes a transfer: one for rewards, ends, discounts and weights, and one back for all that is logged."""
     model = shared("td3")
     batch = model.replay_buffer.sample(BATCH_SIZE)
-    arrays = jax.tree.leaves(stack([batch_from_torch(batch, 0.99, model.observation_space, True)] * 3, 4))
+    arrays = jax.tree.leaves(stack([batch_from_torch(batch, 0.99, model.observation_space, True)] * 4))
     assert [array.shape[0] for array in arrays] == [4] * 5
     assert {array.dtype for array in arrays} == {np.dtype(np.float32), np.dtype(bool)}
     metrics = {"loss": np.float32(2.0), "mean": np.float32(3.0)}
