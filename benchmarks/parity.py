@@ -1,9 +1,11 @@
 """
 Check that two checkouts train the same. Short runs of every algorithm with every scheme and kind of buffer are compared by a
 digest of all parameters, priorities, stored rows and states of the random generators. Recurrent agents may differ by rounding:
-what they compute is compared with a tolerance, and the rest by a digest.
+what they compute is compared with a tolerance, and the rest by a digest. So are compiled agents whose calls of ``train`` are
+split into several loops, because the compiler may order sums otherwise.
 
     python benchmarks/parity.py --against ../other-checkout
+    python benchmarks/parity.py --against ../other-checkout --only compiled    # runs whose name contains this
 
 The script prints what differs, and its exit status says whether anything did. It uses only names that ``sb3_per`` exports, so
 that the other checkout may be older.
@@ -26,6 +28,8 @@ from typing import Any
 # Largest difference of two numbers of a recurrent agent, in units of the largest number of their array. First parameters that
 # differ by 1e-7 of their size, as by rounding, move the runs below by at most 1.4e-6; 1% more learning rate by at least 8e-5.
 TOLERANCE = 1e-5
+# The same for a compiled agent. Its numbers have 24 bits, so this is less than a change of the last bit of the largest one.
+COMPILED_TOLERANCE = 1e-8
 SCHEMES = ("proportional", "rank", "lap", "pal", "uniform")
 
 # name, keyword arguments of the algorithm, number of environments, VecNormalize
@@ -47,6 +51,9 @@ RECURRENT_VARIANTS: tuple[tuple[str, dict[str, Any], int], ...] = (
     ("burn-in", dict(sequence_length=6, burn_in=3, n_steps=2, train_freq=8, gradient_steps=4), 2),
     ("zero state", dict(sequence_length=4, burn_in=0, train_freq=8, replay_buffer_kwargs=dict(store_state=False)), 1),
 )
+
+# Gradient steps of a call, and number of environments, of compiled agents
+COMPILED_VARIANTS = tuple(itertools.product((1, 3, 8, 13), (1, 4)))
 
 
 def runs() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -94,22 +101,70 @@ def runs() -> Iterator[tuple[str, Callable[[], Any]]]:
             lstm = {**kwargs, "policy_kwargs": dict(lstm_hidden_size=8, net_arch=[8])}
             yield f"{algo} {scheme} {name}", run(cls, "MlpLstmPolicy", env_id, n_envs, False, **with_scheme(lstm, scheme))
 
+    yield from compiled_runs(small)
 
-def results_of(model: Any) -> dict[str, Any]:
-    """Collect a ``digest`` of all that must be equal to the bit, and as ``near``, arrays that may differ by rounding."""
+
+def compiled_runs(kwargs: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """
+    List the runs of compiled agents.
+
+    :param kwargs: arguments of the algorithms
+    """
+    from stable_baselines3.common.env_util import make_vec_env
+
+    def run(algo: str, own_steps: int, n_steps: int, n_envs: int) -> Callable[[], Any]:
+        def train() -> Any:
+            import sb3_per.sbx
+
+            env = make_vec_env("CartPole-v1" if algo == "DQN" else "Pendulum-v1", n_envs=n_envs)
+            delay = dict(policy_delay=2) if algo in ("TD3", "CrossQ") else {}
+            arguments = {**copy.deepcopy(kwargs), **delay, "train_freq": 8, "gradient_steps": own_steps}
+            model = getattr(sb3_per.sbx, f"PER{algo}")("MlpPolicy", env, **arguments).learn(160)
+            for _ in range(3):
+                model.train(n_steps, 12)
+            return model
+
+        return train
+
+    for algo in ("SAC", "TD3", "DDPG", "DQN", "TQC", "CrossQ"):
+        for n_steps, n_envs in COMPILED_VARIANTS:
+            yield f"compiled {algo} {n_steps} steps, {n_envs} environments", run(algo, n_steps, n_steps, n_envs)
+        # The number of the run is one loop, and another one is split.
+        yield f"compiled {algo} 13 steps, split", run(algo, 1, 13, 1)
+
+
+def results_of(name: str, model: Any) -> dict[str, Any]:
+    """
+    Collect a ``digest`` of all that must be equal to the bit, and as ``near``, arrays that may differ by rounding.
+
+    :param name: name of the run
+    :param model: trained model
+    """
     import numpy as np
     import torch as th
 
     buffer = model.replay_buffer
-    computed = [value.cpu().numpy() for value in model.policy.state_dict().values()]
+    is_compiled = hasattr(model, "key")
+    computed = arrays_of(model) if is_compiled else [value.cpu().numpy() for value in model.policy.state_dict().values()]
     computed += [buffer.priorities, buffer.rewards, buffer.actions, np.array([buffer.beta, buffer.max_priority])]
-    if getattr(model, "log_ent_coef", None) is not None:
+    if not is_compiled and getattr(model, "log_ent_coef", None) is not None:
         computed.append(model.log_ent_coef.detach().numpy())
     exact = [buffer.transition_ids, buffer.dones, buffer.timeouts, np.random.get_state()[1], th.get_rng_state().numpy()]
-    if "Recurrent" not in type(model).__name__:
+    if not ("Recurrent" in name or "split" in name):
         exact, computed = exact + computed, []
     digest = hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in exact)).hexdigest()[:16]
-    return {"digest": digest, "near": [array.ravel().astype(float).tolist() for array in computed]}
+    near = [array.ravel().astype(float).tolist() for array in computed]
+    return {"digest": digest, "near": near, "tolerance": COMPILED_TOLERANCE if is_compiled else TOLERANCE}
+
+
+def arrays_of(model: Any) -> list[Any]:
+    """Collect the train states of a compiled agent, with those of the optimizers, and its random key."""
+    import jax
+    import numpy as np
+
+    states = [getattr(model.policy, f"{name}_state", None) for name in ("actor", "qf", "qf1", "qf2")]
+    states += [getattr(model, "ent_coef_state", None), model.key]
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(states)]
 
 
 def are_alike(x: dict[str, Any], y: dict[str, Any]) -> bool:
@@ -120,26 +175,30 @@ def are_alike(x: dict[str, Any], y: dict[str, Any]) -> bool:
         return False
     pairs = [(np.array(a), np.array(b)) for a, b in zip(x["near"], y["near"], strict=True)]
     relative = [np.abs(a - b).max(initial=0) / max(np.abs(a).max(initial=0), 1e-12) for a, b in pairs]
-    return bool(np.max(relative, initial=0.0) <= TOLERANCE)  # False if a number is NaN in one of them
+    return bool(np.max(relative, initial=0.0) <= x["tolerance"])  # False if a number is NaN in one of them
 
 
 def main() -> None:
     """Print the results, or compare them with those of another checkout."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", type=Path, help="another checkout; without it, the results are printed")
-    other = parser.parse_args().against
+    parser.add_argument("--only", default="", help="runs whose name contains this")
+    args = parser.parse_args()
+    other = args.against
     if other is None:
         from stable_baselines3.common.utils import set_random_seed
 
         warnings.simplefilter("ignore")
         for name, train in runs():
+            if args.only not in name:
+                continue
             set_random_seed(0)  # SimpleMultiObsEnv is made with random numbers
-            print(json.dumps({"name": name, **results_of(train())}), flush=True)
+            print(json.dumps({"name": name, **results_of(name, train())}), flush=True)
         return
     found = []
     for checkout in (Path(__file__).resolve().parents[1], other.resolve()):
         environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(Path(__file__).resolve())]
+        command = [sys.executable, str(Path(__file__).resolve()), "--only", args.only]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         found.append({line["name"]: line for line in map(json.loads, done.stdout.splitlines())})
     here, there = found
@@ -150,4 +209,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.append(sys.path.pop(0))  # the folder of this file has an sbx.py, which must not hide the package
     main()

@@ -11,12 +11,14 @@ parity = benchmark("parity")
 
 def results(name: str) -> dict:
     set_random_seed(0)
-    return parity.results_of(dict(parity.runs())[name]())
+    return parity.results_of(name, dict(parity.runs())[name]())
 
 
 def test_every_algorithm_is_compared():
-    algorithms = {name.split()[0] for name, _ in parity.runs()}
-    assert algorithms == {"SAC", "TD3", "DDPG", "DQN", "QRDQN", "TQC", "CrossQ", "RecurrentDQN", "RecurrentSAC"}
+    names = [name.split() for name, _ in parity.runs()]
+    algorithms = {name[0] for name in names}
+    assert algorithms == {"SAC", "TD3", "DDPG", "DQN", "QRDQN", "TQC", "CrossQ", "RecurrentDQN", "RecurrentSAC", "compiled"}
+    assert {name[1] for name in names if name[0] == "compiled"} == {"SAC", "TD3", "DDPG", "DQN", "TQC", "CrossQ"}
 
 
 def test_a_recurrent_agent_may_differ_by_rounding_and_by_no_more():
@@ -37,3 +39,13 @@ def test_other_agents_are_equal_to_the_bit():
     first = results("DQN uniform plain")
     assert first["near"] == [] and parity.are_alike(first, results("DQN uniform plain"))
     assert not parity.are_alike(first, results("DQN proportional plain"))
+
+
+def test_a_compiled_agent_may_differ_by_rounding_only_where_its_calls_are_split():
+    assert results("compiled DQN 1 steps, 1 environments")["near"] == []
+    first = results("compiled DQN 13 steps, split")
+    largest = max(first["near"][0], key=abs)
+    for relative, is_alike in ((1e-9, True), (1e-7, False)):
+        other = copy.deepcopy(first)
+        other["near"][0][-1] += relative * largest
+        assert parity.are_alike(first, other) == is_alike
