@@ -260,7 +260,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
                 "load_replay_buffer()"
             )
         buffer_choice.warn_of_unused_settings(self)
-        if self.replay_buffer.mixture.draws_demonstrations:
+        if self.replay_buffer.demonstrations.are_drawn:
             pretraining.start_statistics(self.replay_buffer, self.get_vec_normalize_env())
         before = self._last_obs
         prepared = super()._setup_learn(*args, **kwargs)

@@ -17,12 +17,12 @@ from sb3_per.buffers import (
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
-    hooks,
 )
 from sb3_per.buffers.settings import BufferSettings
 from sb3_per.sampling.schemes import SCHEMES
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
 from sb3_per.utils.checks import FRACTION, Allowed, check_argument, integer
+from sb3_per.utils.origin import is_overridden
 
 if TYPE_CHECKING:
     from sb3_per.algorithms.base import PrioritizedAlgorithm
@@ -242,7 +242,7 @@ def warn_of_unused_settings(model: "PrioritizedAlgorithm") -> None:
         small for
     """
     buffer = model.replay_buffer
-    gets_td_errors = collecting_env_in(model.env) is not None or hooks.is_overridden(buffer, "add")
+    gets_td_errors = collecting_env_in(model.env) is not None or is_overridden(buffer, "add")
     if buffer.settings.initial_priority == "td_error" and not gets_td_errors:
         warnings.warn(
             "initial_priority='td_error' has no effect in learn(): SB3 passes no td_errors to add(), so new transitions get "
@@ -250,9 +250,9 @@ def warn_of_unused_settings(model: "PrioritizedAlgorithm") -> None:
             IgnoredSettingWarning,
         )
     recency_min = buffer.settings.recency_min
-    if buffer.settings.recency < 1.0 and recency_min >= buffer.ring.capacity:
+    if buffer.settings.recency < 1.0 and recency_min >= buffer.ids.capacity:
         warnings.warn(
             f"recency={buffer.settings.recency} has no effect: draws see the newest recency_min={recency_min} transitions at "
-            f"least, and the buffer holds {buffer.ring.capacity}",
+            f"least, and the buffer holds {buffer.ids.capacity}",
             IgnoredSettingWarning,
         )

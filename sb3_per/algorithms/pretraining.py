@@ -9,7 +9,7 @@ from stable_baselines3.common.utils import configure_logger
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.storage.nested import keyed
+from sb3_per.buffers.slots import keyed, read_slots
 from sb3_per.utils.checks import check_argument, integer
 
 if TYPE_CHECKING:
@@ -67,15 +67,15 @@ def start_statistics(buffer: PrioritizedReplayBuffer, normalize: VecNormalize | 
         return
     if normalize.ret_rms.count >= 1.0:  # every step counts there; resets count in the statistics of observations alone
         return
-    storage = buffer.demonstrations.storage
+    recorded = buffer.demonstrations.buffer
     if normalize.norm_obs:
         for start in range(0, n, _BLOCK):
-            observations = keyed(storage.read_observations(np.arange(start, min(start + _BLOCK, n))))
+            observations = keyed(read_slots(recorded.observations, np.arange(start, min(start + _BLOCK, n))))
             for key, statistics in keyed(normalize.obs_rms).items():
                 statistics.update(observations[key])
     returns = np.empty(n)
     discounted = 0.0
-    for i, (reward, done) in enumerate(zip(storage.rewards[:n, 0], storage.dones[:n, 0], strict=True)):
+    for i, (reward, done) in enumerate(zip(recorded.rewards[:n, 0], recorded.dones[:n, 0], strict=True)):
         discounted = discounted * normalize.gamma + float(reward)
         returns[i] = discounted
         if done:

@@ -3,21 +3,14 @@ The replay buffers.
 
 What a user calls:
 
-- ``replay.py`` and ``sb3_attributes.py``: SB3's interface; ``her.py``, ``sequences.py``: other kinds of buffers
-- ``samples.py``: batches; ``settings.py``: settings of all buffers; ``hooks.py``: which methods a user's class may override
+- ``replay.py``: SB3's interface; ``her.py``: with hindsight
+- ``samples.py``: batches; ``settings.py``: settings of all buffers
 
-What is behind the interface:
+What they use:
 
-- ``transition_set.py``: a set of transitions with a ring, a storage and a sampler: write, draw, read, update; and which of
-  them can be drawn
-- ``mixture.py``: a second set for demonstrations, and batches of both; ``demonstration_methods.py``: the methods for them
-- ``window_set.py``, ``complete_windows.py``, ``recurrent_states.py``, ``window_kernels.py``: the set of a buffer of sequences
-
-On the way in:
-
-- ``inputs.py``: checks of steps; ``action_scaling.py``: actions of demonstrations are scaled
-- ``recordings.py``: what other buffers bring as demonstrations; ``conversion.py``: from one buffer to another
-- ``reminder.py``: the warning that nobody updates priorities
+- ``inputs.py``: checks of what comes in; ``slots.py``: reads SB3's arrays; ``n_step.py``: n-step returns
+- ``demonstrations.py``: a second buffer, and batches of both; ``action_scaling.py``: actions of demonstrations are scaled
+- ``conversion.py``: from one buffer to another; ``reminder.py``: the warning that nobody updates priorities
 """
 
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer

@@ -1,76 +1,47 @@
 """
-The prioritized replay buffer: SB3's interface around a set of transitions.
+The prioritized replay buffer: SB3 stores and counts; masses, ids and the draw are ours.
 
-``add`` checks a step (``inputs.py``) and gives it to the set (``transition_set.py``): the storage writes it, the sampler
-counts a new row, the ring moves on.
-
-``sample`` lets the set draw slots (the sampler first inserts the rows that were counted, then the tree draws), computes
-weights (the scheme), lets the set read the slots (the storage; ids from the ring), normalizes them and makes tensors.
-
-``update_priorities`` checks ids and TD errors, and lets the set find their slots and the sampler write their masses.
-
-What code for SB3's buffers finds beside these methods is in ``sb3_attributes.py``, and what demonstrations need in
-``demonstration_methods.py``: both are base classes.
+- ``add`` checks a step and calls SB3's ``add``, which writes it into SB3's arrays.
+- ``sample`` inserts the rows that are new into the tree, lets the sampler draw slots, and reads them from SB3's arrays.
+- ``update_priorities`` checks ids and TD errors, finds the slots of the ids, and lets the sampler write their masses.
 """
 
-import dataclasses
-import functools
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers import conversion, hooks, inputs
-from sb3_per.buffers.demonstration_methods import DemonstrationMethods
-from sb3_per.buffers.mixture import Demonstrations, LinearShare, Mixture
+from sb3_per.buffers import conversion, inputs
+from sb3_per.buffers.demonstrations import Demonstrations
+from sb3_per.buffers.n_step import discounted_sums, return_windows
 from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
-from sb3_per.buffers.transition_set import (
-    CompleteTransitions,
-    Drawn,
-    DrawSource,
-    RawBatch,
-    TransitionSet,
-    checked_abs_td_errors,
-    checked_ids,
-    td_error_matrix,
-)
+from sb3_per.buffers.slots import map_arrays, read_slots
 from sb3_per.sampling.beta import BetaSchedule
-from sb3_per.sampling.candidates import Candidates
-from sb3_per.sampling.sampler import Sampler
-from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.storage.frame_setting import frames_by_key
-from sb3_per.storage.make import make_storage, warn_of_size
-from sb3_per.storage.mapped import Folder
-from sb3_per.storage.n_step import NStepReturns
-from sb3_per.storage.nested import map_arrays
-from sb3_per.storage.ring import Ring
-from sb3_per.storage.storage import Storage
-from sb3_per.storage.store import ObservationStore
-from sb3_per.utils.checks import FRACTION, check_argument, integer, words
-
-BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
+from sb3_per.sampling.sampler import DrawSettings, Sampler
+from sb3_per.sampling.subsets import Candidates
+from sb3_per.sampling.transition_ids import TransitionIds
+from sb3_per.utils.checks import FRACTION, check_argument, integer
+from sb3_per.utils.origin import is_overridden
 
 # What the attribute ``device`` may be on a CPU: a user may have set a string.
 _CPU = (th.device("cpu"), "cpu")
 
 
-class PrioritizedReplayBuffer(DemonstrationMethods):
+class PrioritizedReplayBuffer(ReplayBuffer):
     """
     Replay buffer that draws transitions in proportion to their priority (Schaul et al. 2016, arXiv 1511.05952).
 
     New transitions get the largest priority seen so far, so that each is likely to be replayed soon. After that, a priority
     follows the TD errors given to :meth:`update_priorities`. Random numbers come from NumPy's global generator, as in SB3.
-
-    The algorithms of this package make a buffer themselves, with the settings in ``replay_buffer_kwargs``. Make one by hand
-    for your own training loop; a stock algorithm neither weights its loss nor updates priorities.
 
     ::
 
@@ -80,33 +51,30 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         ...  # a gradient step on the loss times batch.weights, which gives td_errors
         buffer.update_priorities(batch.indices, td_errors)
 
-    Rows should come through :meth:`add`, :meth:`add_steps` or :meth:`extend`. SB3's arrays can be changed in place, and others
-    of the same shape can be assigned (``buffer.rewards = array``): they are shared, or copied with ``frames`` and in files of
-    ``storage_folder``. Setting ``pos`` or ``full`` by hand makes all transitions new. Several threads may share a buffer; to
-    copy or pickle it meanwhile, hold ``buffer.lock``.
+    The arrays, ``pos`` and ``full`` are SB3's own attributes, written by SB3's code. You may change the arrays in place or
+    assign others. If you change ``pos`` or ``full`` by hand, all transitions are new at the next call. Several threads may
+    share a buffer; to copy or pickle it meanwhile, hold ``buffer.lock``.
 
     :param buffer_size: number of transitions, over all environments
     :param observation_space: of the environment
     :param action_space: of the environment
     :param device: of the batches
     :param n_envs: number of environments
-    :param optimize_memory_usage: SB3's; use ``frames`` to store observations once without losing the terminal ones
+    :param optimize_memory_usage: SB3's
     :param handle_timeout_termination: SB3's
     :param settings: of prioritization, see :class:`~sb3_per.buffers.settings.BufferSettings`: ``scheme``, ``alpha``,
         ``beta_start``, ``beta_end``, ``beta_anneal_steps``, ``epsilon``, ``kappa``, ``td_error_reduction``, ``stratified``,
         ``actor_batch``, ``initial_priority``, ``recency``, ``recency_min``, ``age_decay``, ``unique``, ``n_steps``, ``gamma``,
-        ``frames``, ``storage_folder``, ``demonstration_fraction``, ``demonstration_fraction_end``
+        ``demonstration_fraction``, ``demonstration_fraction_end``
     :raises ValueError: for a value that is not allowed, before memory is allocated
     :raises TypeError: for an unknown setting; the message names the nearest
     :raises NotImplementedError: for settings that do not go together
     """
 
-    #: arguments of this kind of buffer beside SB3's and those of :class:`~sb3_per.buffers.settings.BufferSettings`
-    extra_arguments: tuple[str, ...] = ()
-    #: set a class to keep observations elsewhere than in SB3's arrays, see :class:`~sb3_per.storage.store.ObservationStore`
-    store_class: Callable[..., ObservationStore] | None = None
-    #: why environments cannot add separately in this kind of buffer; ``None``: they can
-    add_steps_refusal: ClassVar[str | None] = None
+    #: arguments of this kind of buffer beside SB3's and the settings
+    extra_arguments: ClassVar[tuple[str, ...]] = ()
+    #: whether all rows can be drawn
+    draws_all_rows: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -119,94 +87,69 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         handle_timeout_termination: bool = True,
         **settings: Any,
     ):
+        self._check_arguments(buffer_size, observation_space, action_space, n_envs, optimize_memory_usage, settings)
+        super().__init__(
+            buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
+        )
+        self.make_parts()
+
+    def _check_arguments(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        n_envs: int,
+        optimize_memory_usage: bool,
+        settings: dict[str, Any],
+    ) -> None:
+        """Check the arguments of the constructor before SB3's constructor allocates memory."""
         check_argument("buffer_size", buffer_size, integer())
         check_argument("n_envs", n_envs, integer())
+        #: settings of prioritization
         self.settings = make_settings(type(self), settings)
         inputs.require_nonempty(observation_space=observation_space, action_space=action_space)
-        self._check_combinations(optimize_memory_usage)
-        if self.settings.demonstration_fraction > 0.0:
-            self._check_demonstrations(optimize_memory_usage)
-        layout = self._init_with_one_row(
-            observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
-        )
-        layout = dataclasses.replace(
-            layout, frames=frames_by_key(self.settings.frames, observation_space), store_class=type(self).store_class
-        )
-        path = self.settings.storage_folder
-        folder = None if path is None else Folder(path)
-        self.lock = threading.RLock()
-        #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches; ``None`` otherwise
-        self.draw_record: Any = None
-        #: warns if nobody updates priorities
-        self.update_reminder = UpdateReminder()
-        self.start_empty(make_storage(layout, max(buffer_size // n_envs, 1), n_envs, folder))
-        warn_of_size(self.storage, self.sampler.nbytes)
-
-    def _check_combinations(self, optimize_memory_usage: bool) -> None:
-        """
-        Refuse combinations that this kind of buffer does not support.
-
-        :param optimize_memory_usage: SB3's
-        :raises NotImplementedError: with the combination and the reason
-        """
-        frames = self.settings.frames
         if optimize_memory_usage and isinstance(self, DictReplayBuffer):
             raise NotImplementedError(
                 "optimize_memory_usage=True with Dict observations is not supported: SB3 does not have it"
             )
-        if optimize_memory_usage and frames is not None:
+        if optimize_memory_usage and self.settings.demonstration_fraction > 0.0:
             raise NotImplementedError(
-                f"frames={frames} with optimize_memory_usage=True is not supported: frames store all observations once already"
+                "Learning from demonstrations with optimize_memory_usage=True is not supported: the observation after the "
+                "last step of an episode is not stored"
             )
 
-    # ---- parts
-
-    def start_empty(self, storage: Storage) -> None:
+    def make_parts(self, draw_settings: DrawSettings | None = None) -> None:
         """
-        Start with new parts and an empty ring: a new buffer, or one that is about to get the transitions of another.
+        Make what SB3's buffers do not have, for arrays that are empty.
 
-        :param storage: of the transitions
+        :param draw_settings: in place of those of the buffer's settings
         """
         settings = self.settings
-        experience = self._make_experience(Ring(storage.n_rows, self.n_envs, self.optimize_memory_usage), storage)
-        demonstrations = Demonstrations(
-            dataclasses.replace(storage.layout, keeps_infos=False),
-            storage.folder,
-            experience.sampler.scheme,
-            experience.n_step_returns,
-            settings.draw_settings.for_demonstrations(),
-        )
+        #: held by all methods that read or change transitions
+        self.lock = threading.RLock()
+        #: which transition is in which slot
+        self.ids = TransitionIds(self.buffer_size, self.n_envs, self.optimize_memory_usage)
+        #: the prioritization scheme
+        self.scheme = settings.make_scheme()
+        #: the mass of each slot
+        self.sampler = Sampler(self.scheme, self.ids, draw_settings or settings.draw_settings, self.draws_all_rows)
         #: the exponent of the weights
         self.beta_schedule = BetaSchedule(settings.beta_start, settings.beta_end, settings.beta_anneal_steps)
-        share = LinearShare(settings.demonstration_fraction, settings.demonstration_fraction_end)
-        self.use_parts(experience, demonstrations, share)
-
-    def _make_experience(self, ring: Ring, storage: Storage) -> TransitionSet:
-        """Make the set of what :meth:`add` stores. Other kinds of buffers have their own."""
-        return TransitionSet(ring, storage, self._make_sampler(CompleteTransitions(ring)), self._make_n_step_returns())
-
-    def _make_sampler(self, candidates: Candidates) -> Sampler:
-        return Sampler(self.settings.make_scheme(), candidates, self.settings.draw_settings)
-
-    def _make_n_step_returns(self) -> NStepReturns:
-        return NStepReturns(self.settings.n_steps, self.settings.gamma)
-
-    def use_parts(self, experience: TransitionSet, demonstrations: Demonstrations, share: LinearShare) -> None:
-        """Take these parts in place of the present ones: new ones, those of another buffer, or those that were unpickled."""
-        #: what :meth:`add` stores
-        self.experience = experience
-        #: what :meth:`add_demonstrations` stores
-        self.demonstrations = demonstrations
-        #: both, with the share of demonstrations in a batch
-        self.mixture = Mixture(experience, demonstrations, share)
-        #: the prioritization scheme
-        self.scheme: PriorityScheme = experience.sampler.scheme
-        #: what is in a slot
-        self.storage: Storage = experience.storage
-        #: number of rows
-        self.buffer_size = self.storage.n_rows
-        #: what batches are drawn from: experience, or with demonstrations the mixture
-        self.draw_source: DrawSource = self.chosen_draw_source()
+        #: transitions that stay, and their share of a batch
+        self.demonstrations = Demonstrations(settings.demonstration_fraction, settings.demonstration_fraction_end)
+        #: warns if nobody updates priorities
+        self.update_reminder = UpdateReminder()
+        #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches; ``None`` otherwise
+        self.draw_record: Any = None
+        # The tree has the rows before this step. Below `ids.first_step`: the tree is to be cleared first.
+        self._n_inserted = 0
+        # Whether SB3's `add` may have written a row that is not counted yet, because of an interrupt.
+        self._is_adding = False
+        #: masses, or with ranks priorities, that transitions came with, shape (buffer_size, n_envs), NaN for none; ``None``:
+        #: no transition has come with any
+        self.own_values: np.ndarray | None = None
+        # Environments of the rows that `sample` reads, for `_get_samples`, which SB3 calls with rows alone.
+        self._drawn_envs: np.ndarray | None = None
 
     # ---- write
 
@@ -234,58 +177,20 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :raises ValueError: for another shape, values that are not numbers, or a reward that is NaN or infinite; nothing is
             stored then
         """
-        steps = inputs.checked_row(self.storage, obs, next_obs, action, reward, done, infos)
-        tree_values = None
-        if td_errors is not None:
-            tree_values = self._evaluate(td_errors, (self.n_envs,), self.settings.initial_priority)
+        row = inputs.checked_row(self, obs, next_obs, action, reward, done, infos)
+        own_values = None if td_errors is None else self._evaluate(td_errors)
         with self.lock:
-            self.experience.write_row(steps, tree_values)
-
-    def add_steps(
-        self,
-        envs: np.ndarray,
-        obs: Any,
-        next_obs: Any,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        dones: np.ndarray,
-        timeouts: np.ndarray,
-        td_errors: np.ndarray | th.Tensor | None = None,
-        initial_priority: str | None = None,
-    ) -> None:
-        """
-        Store T successive steps of k environments, e.g. what an actor has collected, after what these have added so far. The
-        others stay where they are.
-
-        With ``frames``, memory is given back in the order in which frames came: if an environment falls behind, later frames
-        of all environments stay until it catches up.
-
-        :param envs: environments that add, different integers of shape (k,)
-        :param obs: observations, shape (T, k, ...), or a dictionary of them
-        :param next_obs: next observations, in the same form
-        :param actions: actions, as the buffer stores them, shape (T, k, action_dim)
-        :param rewards: rewards, shape (T, k)
-        :param dones: ends of episodes, truncations too, shape (T, k)
-        :param timeouts: which of them are truncations, SB3's ``TimeLimit.truncated``, shape (T, k)
-        :param td_errors: of these transitions, shape (T, k) or (T, k, n_critics), which become their priorities but do not
-            raise ``max_priority``. Needs ``initial_priority="td_error"``
-        :param initial_priority: in place of the setting, for these steps; ``None``: the setting
-        :raises ValueError: for another shape, unknown or repeated environments, more steps than rows, or rewards or TD errors
-            that are NaN or infinite; nothing is stored then
-        :raises NotImplementedError: with HER, for sequences, and in a class that overrides :meth:`add` alone
-        """
-        hooks.require_own(self, "add_steps")
-        envs = self._checked_environments(envs)
-        shape = inputs.checked_shape(rewards, len(envs), self.buffer_size)
-        steps = inputs.checked_steps(self.storage, shape, obs, next_obs, actions, rewards, dones, timeouts=timeouts)
-        tree_values = None
-        if initial_priority is None:
-            initial_priority = self.settings.initial_priority
-        check_argument("initial_priority", initial_priority, words("max", "td_error"))
-        if td_errors is not None:
-            tree_values = self._evaluate(td_errors, shape, initial_priority)
-        with self.lock:
-            self.experience.write(envs, steps, tree_values)
+            if self._is_adding or not self.ids.agree(self.pos, self.full):
+                self._count_rows()
+            if own_values is not None or self.own_values is not None:
+                self._keep_own_values(own_values)
+            if not self.draws_all_rows:
+                self._note_overwritten_rows()
+            # The next draw or update gives the row its mass: one write of many slots is cheaper than many writes of one.
+            self._is_adding = True
+            super().add(*row)
+            self.ids.next_step += 1
+            self._is_adding = False
 
     def extend(
         self,
@@ -294,11 +199,11 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         action: np.ndarray,
         reward: np.ndarray,
         done: np.ndarray,
-        infos: Iterable[list[dict[str, Any]]],
+        infos: Any,
         masses: np.ndarray | None = None,
     ) -> None:
         """
-        Store several steps of all environments.
+        Store several steps of all environments: check all of them, then :meth:`add` one after the other.
 
         :param obs: observations, shape (n, n_envs, ...), a dictionary of them, or one entry per step
         :param next_obs: next observations, in the same form
@@ -309,67 +214,127 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :param masses: what :attr:`masses` shows (with ranks priorities, in the unit of TD errors; with ``age_decay`` masses
             without the factor of age), shape (n, n_envs); ``None``: that of ``max_priority``
         :raises ValueError: if the numbers of steps differ, or for a reward that is NaN or infinite, a mass that is not
-            allowed, or any masses with a scheme that draws uniformly, before anything is stored. A class with its own
-            :meth:`add` stores the steps before the first error, as SB3 does
+            allowed, or any masses with a scheme that draws uniformly, before anything is stored
         :raises NotImplementedError: for ``masses`` in a class with its own :meth:`add`
-        :raises MemoryError: with ``frames``, if there is no memory for a step; the steps before it are stored
         """
-        n_new = len(reward)
-        if hooks.is_overridden(self, "add"):
-            if masses is not None:
-                raise NotImplementedError(f"extend() with masses cannot call add(), which {type(self).__name__} overrides")
-            with self.lock:
-                super().extend(inputs.in_steps(obs), inputs.in_steps(next_obs), action, reward, done, infos)
-            return
-        shape = (n_new, self.n_envs)
-        steps = inputs.checked_steps(self.storage, shape, obs, next_obs, action, reward, done, infos)
+        shape = (len(reward), self.n_envs)
+        rows, _ = inputs.checked_rows(self, shape, obs, next_obs, action, reward, done, infos)
         if masses is not None:
             if self.scheme.draws_uniformly:
                 raise ValueError(f"masses have no meaning with {self.scheme}, which draws uniformly: leave them out")
+            if is_overridden(self, "add"):
+                raise NotImplementedError(f"extend() with masses cannot call add(), which {type(self).__name__} overrides")
             masses = inputs.checked_masses(masses, shape, self.sampler.largest_tree_value)
         with self.lock:
-            for i in range(n_new):
-                self.experience.write_row(steps.at(i), None if masses is None else masses[i])
+            for i in range(shape[0]):
+                self.add(*(map_arrays(lambda array: array[i], part) for part in rows))  # noqa: B023 - called at once
+                if masses is not None:
+                    self._keep_own_values(masses[i], row=self.pos - 1)
 
-    def _evaluate(self, td_errors: Any, shape: tuple[int, ...], initial_priority: str) -> np.ndarray:
+    def _evaluate(self, td_errors: Any) -> np.ndarray:
         """
-        Turn the TD errors of new transitions into what the tree takes, masses or with ranks priorities.
+        Turn the TD errors of a new row into masses, or with ranks priorities.
 
-        :param td_errors: of ``shape``, or (\\*shape, n_critics)
-        :param shape: shape of the steps
-        :param initial_priority: the setting, or what takes its place
-        :return: tree_values, float64 of ``shape``
-        :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity, and for
-            what :meth:`~sb3_per.sampling.sampler.Sampler.evaluate` does not allow
+        :param td_errors: shape (n_envs,) or (n_envs, n_critics)
+        :return: float64 of shape (n_envs,)
+        :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity
         """
-        abs_td_errors = checked_abs_td_errors(td_errors, shape)
-        if initial_priority != "td_error":
-            raise ValueError(f"td_errors of new transitions need initial_priority='td_error', not {initial_priority!r}")
-        tree_values, _ = self.sampler.evaluate(abs_td_errors)
-        return tree_values.reshape(shape)
+        errors = inputs.abs_td_errors(td_errors, self.n_envs)
+        if self.settings.initial_priority != "td_error":
+            raise ValueError(
+                f"td_errors of new transitions need initial_priority='td_error', not {self.settings.initial_priority!r}"
+            )
+        return self.sampler.evaluate(errors)[0]
 
-    def end_episodes(self, envs: np.ndarray | None = None) -> None:
+    def _note_overwritten_rows(self) -> None:
+        """Note what can no longer be drawn after the next row, where not all rows can be drawn."""
+
+    def _keep_own_values(self, values: np.ndarray | None, row: int | None = None) -> None:
         """
-        End the episodes under way, because the next steps do not follow the newest ones, e.g. after a reset in mid-episode, or
-        after steps of an actor were lost. The newest steps become truncations, and no n-step window goes beyond them.
+        Keep the masses that transitions come with until the tree gets them.
 
-        :param envs: environments whose episodes end, different integers of shape (k,); ``None``: all of them
-        :raises ValueError: for unknown or repeated environments
-        :raises NotImplementedError: for some of the environments only, with HER and for sequences
+        :param values: masses, or with ranks priorities, shape (n_envs,); ``None``: they come with none
+        :param row: of the transitions; ``None``: the row that is written next
         """
-        envs = np.arange(self.n_envs) if envs is None else self._checked_environments(envs)
-        with self.lock:
-            self.experience.end_episodes(envs)
-
-    def _checked_environments(self, envs: np.ndarray) -> np.ndarray:
-        if self.add_steps_refusal is not None:
-            raise NotImplementedError(f"Environments that add separately are not supported {self.add_steps_refusal}")
-        return inputs.checked_environments(envs, self.n_envs)
+        if self.own_values is None:
+            self.own_values = np.full((self.buffer_size, self.n_envs), np.nan)
+        self.own_values[self.pos if row is None else row] = np.nan if values is None else values
 
     def reset(self) -> None:
         """Forget all transitions except demonstrations. Ids continue, so that older ids are stale."""
         with self.lock:
-            self.experience.clear()
+            super().reset()
+            self._count_rows()
+
+    def end_episodes(self, envs: np.ndarray | None = None) -> None:
+        """
+        End the episodes under way, because the next steps do not follow the newest ones, e.g. after a reset in mid-episode.
+        The newest steps become truncations, and no n-step window goes beyond them.
+
+        :param envs: environments whose episodes end, different integers of shape (k,); ``None``: all of them
+        """
+        envs = np.arange(self.n_envs) if envs is None else np.asarray(envs)
+        with self.lock:
+            if self.size() == 0:
+                return
+            is_open = self.dones[self.pos - 1, envs] == 0
+            self.dones[self.pos - 1, envs[is_open]] = 1
+            if self.handle_timeout_termination:
+                self.timeouts[self.pos - 1, envs[is_open]] = 1
+
+    # ---- rows that SB3 has written
+
+    def _count_rows(self) -> None:
+        """
+        Agree with SB3's ``pos`` and ``full``: count the row of an ``add`` that was interrupted, and take all rows for new if
+        somebody has set them by hand.
+
+        :raises ValueError: for a row outside of the buffer, or a reward that is NaN or infinite
+        """
+        ids = self.ids
+        if self.pos == self.buffer_size:  # an interrupt in SB3's `add`, before it goes back to row 0
+            self.full = True
+            self.pos = 0
+        if self._is_adding:
+            if self.pos == (ids.next_step + 1) % ids.n_rows:
+                ids.next_step += 1
+            self._is_adding = False
+        if ids.agree(self.pos, self.full):
+            return
+        if not 0 <= self.pos < self.buffer_size:
+            raise ValueError(f"pos must be a row in [0, {self.buffer_size}), not {self.pos}: a full buffer has full=True, too")
+        inputs.require_finite_rewards(self.rewards[: self.size()])
+        self.own_values = None
+        self._n_inserted = -1  # first, so that after an interrupt the tree starts over at the next call
+        ids.start_over(self.pos + self.buffer_size if self.full else self.pos)
+        self._start_tree_over()
+
+    def insert_new_rows(self) -> None:
+        """Bring the tree up to date with the rows that were written since the last call. Draws and updates begin with it."""
+        ids = self.ids
+        if self._is_adding or not ids.agree(self.pos, self.full):
+            self._count_rows()
+        if self._n_inserted == ids.next_step:
+            return
+        if self._n_inserted < ids.first_step:
+            self._start_tree_over()
+        slots = ids.slots_of_newest_rows(ids.next_step - self._n_inserted)
+        self._insert(slots)
+        if ids.shares_next_obs and self.full:
+            self.sampler.remove(np.arange(self.pos * self.n_envs, (self.pos + 1) * self.n_envs))
+        self._n_inserted = ids.next_step  # last, so that after an interrupt the rows are inserted once more
+
+    def _start_tree_over(self) -> None:
+        """Take all masses away, because all transitions are new."""
+        self.sampler.clear()
+        self._n_inserted = self.ids.first_step
+
+    def _insert(self, slots: np.ndarray) -> None:
+        """Give transitions the masses that they came with, or that of a new one."""
+        own_values = None
+        if self.own_values is not None:
+            own_values = self.own_values.reshape(-1)[slots]
+        self.sampler.insert(slots, own_values)
 
     # ---- draw
 
@@ -392,81 +357,165 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         if type(batch_size) is not int or batch_size < 1:  # this costs nothing in the usual case
             check_argument("batch_size", batch_size, integer())
         with self.lock:
-            # From `experience`, or with demonstrations from `mixture`.
-            drawn = self.draw_source.draw(batch_size, series_progress)
-            weights = self.scheme.weights(drawn.relative_probabilities, self.beta_schedule.value)
-            batch = self._to_batch(self.draw_source.read(drawn), weights, env)
-            if self.draw_source is not self.experience:
-                # An attribute beside the fields of the tuple, see `samples.py`.
-                batch.is_demonstration = self.mixture.are_demonstrations(drawn)
-            self._note_draw(batch.indices, weights, drawn.n_experience)
+            self.insert_new_rows()
+            if self.demonstrations.are_used:
+                drawn = self.demonstrations.draw(self, batch_size, series_progress, env)
+                data, ids, relative_probabilities, is_demonstration = drawn
+            else:
+                slots, relative_probabilities = self.draw_slots(batch_size, series_progress)
+                data = self.read(slots, env)
+                ids = self.ids.in_slots(slots)
+                is_demonstration = None
+            weights = self.scheme.weights(relative_probabilities, self.beta_schedule.value)
+            batch = PrioritizedReplayBufferSamples(
+                data.observations,
+                data.actions,
+                data.next_observations,
+                data.dones,
+                data.rewards,
+                data.discounts,
+                self.tensor_maker()(weights),
+                ids,
+            )
+            batch.is_demonstration = is_demonstration
+            self._note_draw(batch, weights)
         return batch
 
-    def _note_draw(self, ids: np.ndarray, weights: np.ndarray, n_experience: int) -> None:
-        """
-        Take note of a draw: for beta, for those who watch, and for the reminder.
-
-        :param ids: of the batch, shape (batch_size,)
-        :param weights: of the batch, shape (batch_size, 1)
-        :param n_experience: number of the first rows, which are experience: demonstrations are not watched
-        """
+    def _note_draw(self, batch: PrioritizedReplayBufferSamples, weights: np.ndarray) -> None:
+        """Take note of a draw: for beta, for those who watch, and for the reminder."""
         if self.settings.beta_anneal_steps is not None:
             self.beta_schedule.count_draw()
         if self.draw_record is not None:
-            self.draw_record.add(ids[:n_experience], weights[:n_experience], self.ring.next_steps)
+            is_experience = slice(None) if batch.is_demonstration is None else ~batch.is_demonstration
+            next_steps = np.full(self.n_envs, self.ids.next_step)
+            self.draw_record.add(batch.indices[is_experience], weights[is_experience], next_steps)
         if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
             reminder = self.update_reminder
             reminder.n_draws += 1
             if reminder.n_draws == MANY_DRAWS:
                 reminder.warn()
 
-    def _to_batch(self, raw: RawBatch, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
-        """
-        Normalize transitions, add up their n-step returns, and make tensors.
+    def candidates(self) -> Candidates:
+        """Return the slots that can be drawn."""
+        return self.ids
 
-        :param raw: transitions that were read
-        :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
-        :param env: associated VecNormalize
-        :return: the batch
+    def can_draw(self) -> bool:
+        """Tell whether any transition can be drawn, demonstrations apart."""
+        with self.lock:
+            self.insert_new_rows()
+            return self.candidates().n > 0
+
+    def draw_slots(self, batch_size: int, series_progress: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         """
-        obs, next_obs, rewards = raw.observations, raw.next_observations, raw.rewards
-        # A user's methods are called without `VecNormalize`, too.
-        if env is not None or self._user_changes_batches:
-            obs = self._normalize_obs(obs, env)
-            next_obs = self._normalize_obs(next_obs, env)
-            rewards = self._normalize_reward(rewards, env)
-        to_torch = self._tensor_maker()
-        discounts = None
-        if raw.lengths is not None:
-            rewards, factors = self.experience.n_step_returns.discounted(rewards, raw.lengths)
-            discounts = to_torch(factors)
-        if isinstance(obs, dict):
-            observations = map_arrays(to_torch, obs)
-            next_observations = map_arrays(to_torch, next_obs)
+        Draw slots by mass, after :meth:`insert_new_rows`.
+
+        :param batch_size: number of slots
+        :param series_progress: see :meth:`sample`
+        :return: slots, int64, and their N P, how many times as likely each is as in a uniform draw, float64, both of shape
+            (batch_size,)
+        :raises ValueError: if no transition can be drawn
+        """
+        candidates = self.candidates()
+        if candidates.n == 0:
+            raise self._empty_error()
+        if self.sampler.draws_as_sb3:  # uniform, not stratified: with SB3's random numbers
+            return self._draw_as_sb3(batch_size), np.ones(batch_size)
+        return self.sampler.draw(batch_size, candidates, series_progress)
+
+    def _draw_as_sb3(self, batch_size: int) -> np.ndarray:
+        """Draw slots uniformly with SB3's random numbers: rows, then environments."""
+        if self.optimize_memory_usage and self.full:
+            rows = (np.random.randint(1, self.buffer_size, size=batch_size) + self.pos) % self.buffer_size
         else:
-            observations = to_torch(obs)
-            next_observations = to_torch(next_obs)
-        return PrioritizedReplayBufferSamples(
-            observations,
-            to_torch(raw.actions),
-            next_observations,
-            to_torch(raw.terminations),
-            to_torch(rewards),
-            discounts,
-            to_torch(weights),
-            raw.ids,
+            rows = np.random.randint(0, self.size(), size=batch_size)
+        return np.asarray(rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=batch_size))
+
+    def _empty_error(self) -> Exception:
+        """Say why nothing can be drawn."""
+        return ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
+
+    def read(self, slots: np.ndarray, env: VecNormalize | None = None) -> ReplayBufferSamples:
+        """
+        Read drawn slots by SB3's method, which a user's class may override.
+
+        :param slots: int64 of shape (batch_size,)
+        :param env: associated VecNormalize
+        :return: SB3's batch
+        """
+        rows, self._drawn_envs = np.divmod(slots, self.n_envs)
+        try:
+            return self._get_samples(rows, env)
+        finally:
+            self._drawn_envs = None
+
+    def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> ReplayBufferSamples:
+        """
+        Read rows, see SB3. The environment of each row is the one that :meth:`sample` has drawn; for a call by hand, it is a
+        random one, as in SB3.
+
+        :param batch_inds: rows, integers of shape (batch_size,)
+        :param env: associated VecNormalize
+        :return: SB3's batch, with n-step returns if ``n_steps`` is above 1
+        """
+        envs = self._drawn_envs
+        if envs is None:
+            envs = np.random.randint(0, high=self.n_envs, size=len(batch_inds))
+        slots = batch_inds * self.n_envs + envs
+        to_tensor = self.tensor_maker()
+        n_steps = self.settings.n_steps
+        if n_steps == 1:
+            last_slots = slots
+            rewards = self._normalize_reward(self.rewards.take(slots).reshape(-1, 1), env)
+            discounts = None
+        else:
+            windows = return_windows(slots, self.dones, self.timeouts, self.pos, n_steps)
+            last_slots = windows.last_slots
+            rewards = self._normalize_reward(self.rewards.take(windows.slots), env)
+            rewards, factors = discounted_sums(rewards, windows.lengths, self.gamma)
+            discounts = to_tensor(factors)
+        obs = self._normalize_obs(read_slots(self.observations, slots), env)
+        next_obs = self._normalize_obs(self.read_next_observations(last_slots), env)
+        return ReplayBufferSamples(
+            observations=map_arrays(to_tensor, obs),
+            actions=to_tensor(read_slots(self.actions, slots)),
+            next_observations=map_arrays(to_tensor, next_obs),
+            dones=to_tensor(self.read_terminations(last_slots)),
+            rewards=to_tensor(rewards),
+            discounts=discounts,
         )
 
-    def _tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
+    def read_next_observations(self, slots: np.ndarray) -> Any:
         """
-        Choose how arrays of a batch become tensors. They are not copied unless a user's method may hold them, because SB3's
-        copy takes three times as long.
+        Read next observations.
+
+        :param slots: int64 of shape (batch_size,)
+        :return: array of shape (batch_size, ...), or a dictionary of them
         """
-        if self._user_changes_batches:
-            return self.to_torch
-        if self.device in _CPU:
+        if self.optimize_memory_usage:
+            return read_slots(self.observations, (slots + self.n_envs) % self.ids.capacity)
+        return read_slots(self.next_observations, slots)
+
+    def read_terminations(self, slots: np.ndarray) -> np.ndarray:
+        """
+        Tell where episodes terminate, and are not truncated.
+
+        :param slots: int64 of shape (batch_size,)
+        :return: 1 or 0, float32 of shape (batch_size, 1)
+        """
+        dones = self.dones.take(slots).astype(np.float32, copy=False)  # a user may have assigned booleans
+        # Few are done, and to read no timeout of the others saves cache misses.
+        ends = np.flatnonzero(dones)
+        dones[ends] *= 1 - self.timeouts.take(slots[ends])
+        return dones.reshape(-1, 1)
+
+    def tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
+        """
+        Choose how arrays that nobody else uses become tensors: without SB3's copy, which takes three times as long, unless a
+        user has replaced ``to_torch``.
+        """
+        if self.device in _CPU and getattr(self.to_torch, "__func__", None) is ReplayBuffer.to_torch:
             return th.from_numpy
-        return functools.partial(self.to_torch, copy=False)
+        return self.to_torch
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """
@@ -479,33 +528,26 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         """
         check_argument("batch_size", batch_size, integer())
         with self.lock:
-            obs = self._normalize_obs(self.draw_source.draw_observations(batch_size), env)
-            return map_arrays(self._tensor_maker(), obs)
+            self.insert_new_rows()
+            if self.demonstrations.are_used:
+                obs = self.demonstrations.draw_observations(self, batch_size)
+            else:
+                obs = self.draw_observations(batch_size)
+            return map_arrays(self.tensor_maker(), self._normalize_obs(obs, env))
 
-    def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
+    def draw_observations(self, n: int) -> Any:
         """
-        Read given rows, as SB3's method does, for code that calls it. The environment of each row is drawn, and all weights
-        are 1. :meth:`sample` does not call it, so it must not be overridden.
+        Draw observations uniformly, after :meth:`insert_new_rows`.
 
-        :param batch_inds: rows, integers of shape (batch_size,); negative ones count from the end, as in NumPy
-        :param env: associated VecNormalize
-        :return: the transitions
-        :raises IndexError: for a row outside of the buffer
+        :param n: number of observations
+        :return: array of shape (n, ...), or a dictionary of them
+        :raises ValueError: if no transition can be drawn
         """
-        rows = np.arange(self.buffer_size)[np.asarray(batch_inds)]  # NumPy checks them
-        with self.lock:
-            return self.read(rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=len(rows)), env)
-
-    def read(self, slots: np.ndarray, env: VecNormalize | None = None) -> PrioritizedReplayBufferSamples:
-        """
-        Read given slots, with weights of 1.
-
-        :param slots: that hold transitions, int64 of shape (batch_size,)
-        :param env: associated VecNormalize
-        :return: the transitions
-        """
-        drawn = Drawn(slots, np.ones(len(slots)), n_experience=len(slots))
-        return self._to_batch(self.experience.read(drawn), np.ones((len(slots), 1), np.float32), env)
+        candidates = self.candidates()
+        if candidates.n == 0:
+            raise self._empty_error()
+        slots = self.sampler.draw_uniformly(n, candidates)
+        return read_slots(self.observations, slots)
 
     # ---- update
 
@@ -521,12 +563,36 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :raises IndexError: for an id that was never issued
         :raises ValueError: for TD errors of the wrong shape, or NaN or infinite. Nothing is changed in either case.
         """
-        ids = checked_ids(indices)
-        errors = td_error_matrix(td_errors, ids.shape)
+        ids = inputs.checked_ids(indices)
+        errors = inputs.abs_td_errors(td_errors, len(ids))
         with self.lock:
-            n_written = self.draw_source.update(ids, errors)
+            self.insert_new_rows()
+            if self.demonstrations.are_used:
+                n_written = self.demonstrations.update(self, ids, errors)
+            else:
+                found = self.find_and_evaluate(ids, errors)
+                self.sampler.update(*found)
+                n_written = len(found[0])
             self.update_reminder.n_draws = 0
         return n_written
+
+    def find_and_evaluate(self, ids: np.ndarray, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """
+        Find the slots of ids, without those that are stale or cannot be drawn, and compute their priorities. Nothing changes.
+
+        :param ids: transition ids, int64 of shape (n,)
+        :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
+        :return: slots, int64, and their tree values, float64, both of shape (m,), and the largest priority
+        :raises IndexError: for an id that was never issued
+        :raises ValueError: for a priority that is not allowed, from a user's scheme
+        """
+        slots, is_held = self.ids.find(ids)
+        if is_held is not None:
+            slots = slots[is_held]
+            abs_td_errors = abs_td_errors[is_held]
+        if len(slots) == 0:  # a scheme need not work with nothing
+            return slots, np.empty(0), 0.0
+        return slots, *self.sampler.evaluate(abs_td_errors)
 
     @property
     def beta(self) -> float:
@@ -545,20 +611,110 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :param progress_remaining: from 1 at the start to 0 at the end of training, as in SB3's schedules
         """
         self.beta_schedule.follow(progress_remaining)
-        self.mixture.share.follow(progress_remaining)
+        self.demonstrations.share.follow(progress_remaining)
+
+    # ---- demonstrations
+
+    def add_demonstrations(
+        self, obs: Any, next_obs: Any, action: np.ndarray, reward: np.ndarray, done: np.ndarray, infos: Any
+    ) -> None:
+        """
+        Store transitions that stay: :meth:`add` never overwrites them, ``buffer_size`` does not count them, and :meth:`reset`
+        keeps them. ``demonstration_fraction`` is their share of each batch.
+
+        The steps of each of the k columns are successive steps of one environment; k need not be ``n_envs``. Where a column
+        ends in mid-episode, its last step becomes a truncation.
+
+        :param obs: observations, shape (n, k, ...), a dictionary of them, or one entry per step
+        :param next_obs: next observations, in the same form
+        :param action: actions, shape (n, k, action_dim); those of a Box scaled to [-1, 1] with ``model.policy.scale_action``
+        :param reward: rewards, shape (n, k)
+        :param done: ends of episodes, shape (n, k)
+        :param infos: for each step, one dictionary per column; SB3's ``TimeLimit.truncated`` marks truncations
+        :raises ValueError: for another shape, values that are not numbers, a reward that is NaN or infinite, or actions that
+            are not scaled; nothing is stored then
+        :raises NotImplementedError: with ``optimize_memory_usage``
+        """
+        with self.lock:
+            self.demonstrations.add(self, obs, next_obs, action, reward, done, infos)
+
+    def add_demonstrations_from(self, other: ReplayBuffer) -> None:
+        """
+        Store all transitions of another buffer as demonstrations, its own demonstrations too, see :meth:`add_demonstrations`.
+        With HER, their goals stay as they were. Actions that were recorded with other bounds are scaled anew.
+
+        :param other: prioritized or SB3's, with the same observation and action space. The bounds of a Box of actions may
+            differ, if every action is inside of those of this buffer
+        :raises TypeError: for anything but a buffer
+        :raises ValueError: for a buffer with other spaces or ``optimize_memory_usage``, with actions outside [-1, 1] or
+            outside of the new bounds, with a reward that is NaN or infinite, or an empty one
+        :raises NotImplementedError: with ``optimize_memory_usage``
+        """
+        with self.lock:
+            self.demonstrations.add_from(self, other)
+
+    @contextmanager
+    def only_demonstrations(self) -> Iterator[None]:
+        """Draw whole batches of demonstrations within a ``with`` block."""
+        with self.demonstrations.alone():
+            yield
+
+    def count_rows_until(self, end: int) -> None:
+        """
+        Count rows that were written into the arrays of a buffer that is never full.
+
+        :param end: row after the last one
+        """
+        # In one statement, because an interrupt may come between two.
+        self.pos = self.ids.next_step = end
+
+    def continue_from(self, other: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
+        """
+        Stand where another buffer stands, in arrays that hold its rows already.
+
+        :param other: of the same kind, and as large, or smaller and never full
+        :param keeps_masses: whether it has the same scheme; otherwise every transition is a new one
+        """
+        other.insert_new_rows()
+        self.pos = other.pos
+        self.full = other.full
+        self.ids.first_step = other.ids.first_step
+        self.ids.next_step = other.ids.next_step
+        self.sampler.max_priority = other.sampler.max_priority
+        self._n_inserted = other.ids.first_step
+        if keeps_masses:
+            self.sampler.load(other.sampler, other.size() * other.n_envs)
+            self._n_inserted = other.ids.next_step
+            if other.own_values is not None:
+                self.own_values = other.own_values
+
+    def take_over(self, other: "PrioritizedReplayBuffer") -> None:
+        """
+        Continue with the transitions, the demonstrations and the beta of another buffer, whose arrays this one shares.
+
+        :param other: of the same kind and size; not to be used any more
+        """
+        keeps_masses = self.scheme.equals(other.scheme)
+        self.continue_from(other, keeps_masses)
+        self.beta_schedule.load(other.beta_schedule.state())
+        self.demonstrations.take_over(other.demonstrations, self, keeps_masses)
+
+    def empty_twin(self, n_rows: int) -> "PrioritizedReplayBuffer":
+        """
+        Make an empty buffer of one environment for demonstrations.
+
+        :param n_rows: number of its rows
+        :return: a buffer that stores and reads as this one does; a user's class keeps its methods and attributes
+        """
+        return conversion.empty_twin(self, n_rows)
 
     # ---- what SB3 and users read
 
     def __repr__(self) -> str:
         """Say what the buffer holds, and how it draws."""
-        with self.lock:
-            n_held = int((self.ring.next_steps - self.ring.oldest_held).sum())
-        facts = [f"{n_held:,} of {self.ring.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
+        n_held = self.size() * self.n_envs
+        facts = [f"{n_held:,} of {self.ids.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
         facts += [f"{name}={getattr(self, name)}" for name in ("n_steps", *self.extra_arguments)]
-        if self.frames is not None:
-            facts.append(f"frames={self.frames}")
-        if self.storage.folder is not None:
-            facts.append(f"storage_folder={self.storage.folder.path}")
         if len(self.demonstrations):
             facts.append(f"{len(self.demonstrations):,} demonstrations")
         return f"{type(self).__name__}({', '.join(facts)})"
@@ -566,7 +722,7 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
     @property
     def max_priority(self) -> float:
         """Largest priority seen so far, in units of the TD error (before the exponent); 1.0 at first."""
-        return self.experience.sampler.max_priority
+        return self.sampler.max_priority
 
     @property
     def n_steps(self) -> int:
@@ -579,18 +735,14 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         return self.settings.gamma
 
     @property
-    def frames(self) -> int | dict[str, int] | None:
-        """Number of frames in a stack, where each frame is stored once, see ``frames`` of the settings."""
-        return self.settings.frames
-
-    @property
     def masses(self) -> np.ndarray:
         """
         Unnormalized sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
         A copy, float64 of shape (buffer_size, n_envs).
         """
         with self.lock:
-            return self.experience.masses().reshape(self.buffer_size, self.n_envs)
+            self.insert_new_rows()
+            return self.sampler.masses().reshape(self.buffer_size, self.n_envs)
 
     @property
     def priorities(self) -> np.ndarray:
@@ -601,19 +753,9 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
     def transition_ids(self) -> np.ndarray:
         """Id of the transition in every slot, -1 for an empty one. int64 of shape (buffer_size, n_envs)."""
         with self.lock:
-            return self.ring.ids_at(np.arange(self.ring.capacity)).reshape(self.buffer_size, self.n_envs)
-
-    @property
-    def frames_per_transition(self) -> float:
-        """
-        Frames stored per transition: little above 1 where observations are stacks, up to twice the number of frames in a
-        stack where they are not. The largest, for Dict observations; 0 for an empty buffer.
-
-        :raises AttributeError: without ``frames``
-        """
-        return self.storage.frames_per(self.ring.n_complete)
-
-    # ---- from one kind or setting to another
+            self._count_rows()
+            ids = self.ids.in_slots(np.arange(self.ids.capacity))
+            return np.where(ids >= self.ids.first_step * self.n_envs, ids, -1).reshape(self.buffer_size, self.n_envs)
 
     @classmethod
     def from_replay_buffer(cls, buffer: ReplayBuffer, **settings: Any) -> "PrioritizedReplayBuffer":
@@ -629,86 +771,20 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
         :raises ValueError: for a buffer of another kind, or with a reward that is NaN or infinite; for a setting of the scheme
             alone, if the scheme is an object of your own, which has its settings
         """
-        if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
-            raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
-        if isinstance(buffer, PrioritizedReplayBuffer):
-            return conversion.rebuilt(cls, buffer, settings)
-        return conversion.from_sb3(cls, buffer, settings)
+        return conversion.from_replay_buffer(cls, buffer, settings)
 
     def to_replay_buffer(self) -> ReplayBuffer:
         """
-        Make a buffer of SB3 with the same transitions, for stock algorithms: ``ReplayBuffer``, ``DictReplayBuffer`` or
+        Make a buffer of SB3 with the same arrays, for stock algorithms: ``ReplayBuffer``, ``DictReplayBuffer`` or
         ``HerReplayBuffer``, and ``NStepReplayBuffer`` for ``n_steps > 1``. Its pickle loads without this package.
 
-        It shares the arrays, so do not use this buffer any more. It gets copies instead with ``frames``, ``storage_folder`` or
-        a ``store_class``, and where environments have added different numbers of steps.
-
-        :return: the buffer
-        :warns UserWarning: if something is left out that SB3's class does not hold: demonstrations, recurrent states, n-step
-            returns of Dict observations, or steps that only some of the environments have
+        :return: the buffer; do not use this one any more
+        :warns UserWarning: if something is left out that SB3's class does not hold: demonstrations, or n-step returns of Dict
+            observations
         """
         with self.lock:
-            return conversion.to_sb3(self)
-
-    def left_out_of(self, sb3_class: type[ReplayBuffer]) -> list[str]:
-        """
-        List what a class of SB3 does not hold.
-
-        :param sb3_class: class that :meth:`to_replay_buffer` makes
-        :return: what this buffer holds beside it, in words
-        """
-        left_out = []
-        if len(self.demonstrations):
-            left_out.append(f"{len(self.demonstrations)} demonstrations")
-        if self.n_steps > 1 and sb3_class is not NStepReplayBuffer:
-            left_out.append(f"n_steps={self.n_steps}")
-        n_held = self.ring.next_steps - self.ring.oldest_held
-        n_ahead = int((n_held - n_held.min()).sum())
-        if n_ahead:
-            left_out.append(f"{n_ahead} old steps of environments that have added more than others")
-        return left_out
-
-    def take_over(self: BufferT, other: BufferT) -> None:
-        """
-        Use the contents of another buffer. This one keeps its lock, because other threads may wait for it.
-
-        :param other: of the same class and settings; not to be used any more
-        """
-        with self.lock:
-            self.settings = other.settings
-            self.beta_schedule = other.beta_schedule
-            self.use_parts(other.experience, other.demonstrations, other.mixture.share)
-            if self.draw_record is not None:
-                self.draw_record = self.draw_record.emptied(self.ring.capacity)
-
-    def sets(self) -> list[tuple[str, TransitionSet]]:
-        """List the sets of transitions that the buffer owns, each with the prefix of its names in files."""
-        sets = [("", self.experience)]
-        if self.demonstrations.has_room:
-            sets.append(("demonstrations/", self.demonstrations))
-        return sets
-
-    def state(self) -> dict[str, Any]:
-        """
-        Return all that is not in the storage.
-
-        :return: numbers, arrays, and dictionaries of these. Arrays by row end at the last row that holds anything
-        """
-        # "weights" is the name in files: beta is the exponent of the weights.
-        return {**self.experience.state(), "weights": self.beta_schedule.state(), **self.mixture.state()}
-
-    def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
-        """
-        Restore a state.
-
-        :param state: from :meth:`state` of a buffer of the same kind and size, whose storage is there already
-        :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
-        :raises ValueError: if it contradicts itself. Discard the buffer after this error
-        """
-        self.experience.load(state, keeps_masses)
-        self.beta_schedule.load(state["weights"])
-        self.mixture.load(state, keeps_masses)
-        self.draw_source = self.chosen_draw_source()
+            self.insert_new_rows()
+            return conversion.to_replay_buffer(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the lock."""
@@ -719,7 +795,6 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.lock = threading.RLock()
-        self.use_parts(self.experience, self.demonstrations, self.mixture.share)
 
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]

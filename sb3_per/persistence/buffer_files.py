@@ -29,7 +29,6 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.conversion import copy_newest, empty_twin
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, PartFile, manifest_names_in, numbers_in
@@ -512,6 +511,8 @@ class SavedBuffer:
         :return: a new buffer
         :raises DamagedFileError: if a file is damaged, or the files contradict each other
         """
+        from sb3_per.buffers.conversion import copy_newest, empty_twin  # type: ignore[attr-defined]
+
         path = self.path / name
         manifest = Manifest.read(path)
         found, facts = manifest.about, describe_buffer(buffer)

@@ -24,3 +24,16 @@ def is_user_defined(code: Any) -> bool:
     :return: ``False`` for one of this package, of SB3, sb3-contrib or SBX
     """
     return package_of(code) not in ("sb3_per", *_EXTENDED)
+
+
+def is_overridden(instance: Any, name: str) -> bool:
+    """
+    Tell whether a user has replaced a method: in a class, a mixin, or this object alone.
+
+    :param instance: object of a class of this package, or of one that extends it
+    :param name: name of the method
+    :return: whether the method is not one of this package or of a library that it extends
+    """
+    if name in vars(instance):
+        return True
+    return is_user_defined(next(base for base in type(instance).__mro__ if name in vars(base)))
