@@ -122,8 +122,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         frames_by_key(self.settings.frames, observation_space)
         if optimize_memory_usage and self.settings.frames is not None:
             raise NotImplementedError(
-                f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all observations "
-                "once already"
+                f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all "
+                "observations once already"
             )
         if optimize_memory_usage and isinstance(self, DictReplayBuffer):
             raise NotImplementedError(
@@ -248,6 +248,73 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 if masses is not None:
                     self._keep_own_values(masses[i], row=self.pos - 1)
 
+    def append_rows(
+        self,
+        obs: Any,
+        next_obs: Any,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        dones: np.ndarray,
+        timeouts: np.ndarray,
+        td_errors: np.ndarray | None = None,
+    ) -> None:
+        """
+        Append successive steps of one environment, which need not follow the newest row. The last step becomes a truncation
+        unless it ends an episode, so no n-step return runs from these steps into the next ones.
+
+        :param obs: observations, shape (n, ...), or a dictionary of them
+        :param next_obs: next observations in the same form, terminal observations included
+        :param actions: actions, shape (n, action_dim)
+        :param rewards: rewards, shape (n,)
+        :param dones: ends of episodes, shape (n,)
+        :param timeouts: which of these ends are truncations, shape (n,)
+        :param td_errors: of these transitions, shape (n,) or (n, n_critics), which become their priorities but do not raise
+            ``max_priority``; ``None``: they get the largest priority
+        :raises ValueError: for a buffer of several environments, another shape, values that are not numbers, or a reward that
+            is NaN or infinite; nothing is stored then
+        :raises NotImplementedError: with ``optimize_memory_usage``
+        """
+        if self.n_envs != 1:
+            raise ValueError(f"append_rows() needs a buffer with n_envs=1, not {self.n_envs}")
+        if self.optimize_memory_usage:
+            raise NotImplementedError(
+                "append_rows() with optimize_memory_usage=True is not supported: the next observation of the last step is not "
+                "the observation of the next row"
+            )
+        n = len(rewards)
+        parts = (obs, next_obs, actions, rewards, dones)
+        given = (map_arrays(lambda array: np.asarray(array)[:, None], part) for part in parts)
+        if np.shape(timeouts) != (n,):
+            raise ValueError(f"timeouts must have shape ({n},), not {np.shape(timeouts)}")
+        infos = [[{"TimeLimit.truncated": bool(timeout)}] for timeout in timeouts]
+        checked, timeouts = inputs.checked_rows(self, (n, 1), *given, infos)
+        masses = None if td_errors is None else self.sampler.evaluate(inputs.abs_td_errors(td_errors, n))[0]
+        if n == 0:
+            return
+        dones = np.array(checked[4])
+        timeouts = np.array(timeouts)
+        if not dones[-1]:
+            dones[-1] = timeouts[-1] = 1
+        # Of more steps than rows, the newest.
+        held = slice(max(n - self.buffer_size, 0), None)
+        with self.lock:
+            if self._is_adding or not self.ids.agree(self.pos, self.full):
+                self._count_rows()
+            ids = self.ids
+            next_step = ids.next_step + n
+            rows = np.arange(ids.next_step, next_step)[held] % ids.n_rows
+            if masses is not None or self.own_values is not None:
+                self._keep_own_values(None if masses is None else masses[held, None], rows)
+            names = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+            for name, values in zip(names, (*checked[:4], dones, timeouts), strict=True):
+                map_arrays(lambda stored, part: stored.__setitem__(rows, part[held]), getattr(self, name), values)
+            # In one statement, because an interrupt may come between two.
+            self.pos, self.full, ids.next_step = (
+                next_step % ids.n_rows,
+                next_step - ids.first_step >= ids.n_rows,
+                next_step,
+            )
+
     def _evaluate(self, td_errors: Any) -> np.ndarray:
         """
         Turn the TD errors of a new row into masses, or with ranks priorities.
@@ -266,12 +333,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _note_overwritten_rows(self) -> None:
         """Note what can no longer be drawn after the next row, where not all rows can be drawn."""
 
-    def _keep_own_values(self, values: np.ndarray | None, row: int | None = None) -> None:
+    def _keep_own_values(self, values: np.ndarray | None, row: int | np.ndarray | None = None) -> None:
         """
         Keep the masses that transitions come with until the tree gets them.
 
-        :param values: masses, or with ranks priorities, shape (n_envs,); ``None``: they come with none
-        :param row: of the transitions; ``None``: the row that is written next
+        :param values: masses, or with ranks priorities, shape (n_envs,), of several rows (n, n_envs); ``None``: they come with
+            none
+        :param row: of the transitions, or several; ``None``: the row that is written next
         """
         if self.own_values is None:
             self.own_values = np.full((self.buffer_size, self.n_envs), np.nan)
