@@ -524,7 +524,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: SB3's batch
         """
         to_tensor = self.tensor_maker()
-        if self.settings.n_steps == 1:
+        n_steps = self.settings.n_steps
+        if n_steps == 1:
             step_slots, last_slots = slots[:, None], slots
         else:
             windows = self.return_windows(slots)
@@ -532,18 +533,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         rewards, terminations = read_rewards_and_ends(self.rewards, self.dones, self.timeouts, step_slots, last_slots)
         rewards = self._normalize_reward(rewards, env)
         discounts = None
-        if self.settings.n_steps > 1:
+        if n_steps > 1:
             rewards, factors = discounted_sums(rewards, windows.lengths, self.gamma)
             discounts = to_tensor(factors)
         obs = self._normalize_obs(read_slots(self.observations, slots), env)
         next_obs = self._normalize_obs(self.read_next_observations(last_slots), env)
         return ReplayBufferSamples(
-            observations=map_arrays(to_tensor, obs),
-            actions=to_tensor(read_slots(self.actions, slots)),
-            next_observations=map_arrays(to_tensor, next_obs),
-            dones=to_tensor(terminations),
-            rewards=to_tensor(rewards),
-            discounts=discounts,
+            map_arrays(to_tensor, obs),
+            to_tensor(read_slots(self.actions, slots)),
+            map_arrays(to_tensor, next_obs),
+            to_tensor(terminations),
+            to_tensor(rewards),
+            discounts,
         )
 
     def return_windows(self, slots: np.ndarray) -> ReturnWindows:
@@ -571,7 +572,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Choose how arrays that nobody else uses become tensors: without SB3's copy, which takes three times as long, unless a
         user has replaced ``to_torch``.
         """
-        if getattr(self.to_torch, "__func__", None) is not _SB3_TO_TORCH:
+        if type(self).to_torch is not _SB3_TO_TORCH or "to_torch" in vars(self):
             return self.to_torch
         if self.device in _CPU:
             return th.from_numpy

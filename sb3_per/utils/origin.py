@@ -51,6 +51,6 @@ def require_unchanged(cls: type, *names: str) -> None:
         for name in names:
             if not is_user_defined(base) and name in vars(base) and is_user_defined(vars(base)[name]):
                 raise NotImplementedError(
-                    f"{base.__name__}.{name} was replaced by {vars(base)[name].__qualname__}(), which {cls.__name__} would never "
-                    f"call: override {name}() in a subclass of {cls.__name__}"
+                    f"{base.__name__}.{name} was replaced by {vars(base)[name].__qualname__}(), which {cls.__name__} never "
+                    f"calls: override {name}() in a subclass of {cls.__name__}"
                 )
