@@ -379,6 +379,7 @@ class FrameArray:
         self.shape: tuple[int, ...] = (*store.references.shape[1:3], *store.obs_shape)
         self.dtype = store.dtype
         self._envs = np.arange(self.shape[1])
+        self._rows = np.empty(self.shape[1], np.int64)
 
     @property
     def ndim(self) -> int:
@@ -423,9 +424,10 @@ class FrameArray:
         :raises ValueError: for observations of another shape; nothing is stored then
         :raises OSError: if the disk has no room; nothing is stored then
         """
-        if isinstance(index, (int, np.integer)) and np.shape(observations) == self.shape[1:]:  # SB3's `add`
-            rows = np.full(self.shape[1], range(len(self))[index])
-            self.store.write(self.is_next, rows, self._envs, np.asarray(observations, self.dtype))
+        if type(index) is int and 0 <= index < self.shape[0] and getattr(observations, "shape", None) == self.shape[1:]:
+            # SB3's `add`: it is called at every step, so it is spared all that an index of another kind needs.
+            self._rows.fill(index)
+            self.store.write(self.is_next, self._rows, self._envs, np.asarray(observations, self.dtype))
             return
         parts = index if isinstance(index, tuple) else (index,)
         begins_with_slots = _begins_with_slots(parts)
