@@ -75,9 +75,7 @@ def to_replay_buffer(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
     elif buffer.n_steps > 1 and not buffer.optimize_memory_usage:
         sb3_class = NStepReplayBuffer
         arguments.update(n_steps=buffer.n_steps, gamma=buffer.gamma)
-    left_out = []
-    if len(buffer.demonstrations):
-        left_out.append(f"{len(buffer.demonstrations)} demonstrations")
+    left_out = buffer.unknown_to_sb3()
     if buffer.n_steps > 1 and sb3_class is not NStepReplayBuffer:
         left_out.append(f"n_steps={buffer.n_steps}")
     if left_out:

@@ -688,13 +688,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             if other.own_values is not None:
                 self.own_values = other.own_values
 
+    @property
+    def mass_owner(self) -> str:
+        """What a mass belongs to. Masses move between two buffers only if this is the same."""
+        return "transition"
+
+    def unknown_to_sb3(self) -> list[str]:
+        """List what the buffer holds, and no class of SB3 does, for a warning."""
+        return [f"{len(self.demonstrations)} demonstrations"] if len(self.demonstrations) else []
+
     def take_over(self, other: "PrioritizedReplayBuffer") -> None:
         """
         Continue with the transitions, the demonstrations and the beta of another buffer, whose arrays this one shares.
 
         :param other: of the same kind and size; not to be used any more
         """
-        keeps_masses = self.scheme.equals(other.scheme)
+        keeps_masses = self.scheme.equals(other.scheme) and self.mass_owner == other.mass_owner
         self.continue_from(other, keeps_masses)
         self.beta_schedule.load(other.beta_schedule.state())
         self.demonstrations.take_over(other.demonstrations, self, keeps_masses)
