@@ -42,6 +42,7 @@ from sb3_per.algorithms.loaded_buffer import adapted_to_model
 from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
 from sb3_per.algorithms.wrapper_order import require_normalized_last
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.buffers.conversion import move_contents
 from sb3_per.buffers.settings import BufferSettings
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
 
@@ -491,7 +492,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         if live is not None and live.size() == 0:
             # Others may hold the empty buffer, e.g. a callback.
             loaded.beta_schedule.go_on_from(live.beta)
-            live.take_over(loaded)
+            move_contents(loaded, live)
             loaded = live
         self.replay_buffer = loaded
 

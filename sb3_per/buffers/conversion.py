@@ -11,7 +11,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.inputs import require_finite_rewards
-from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings
+from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings, IgnoredSettingWarning
 from sb3_per.buffers.slots import map_arrays
 from sb3_per.sampling.schemes import arguments_for
 from sb3_per.utils.origin import is_user_defined
@@ -83,6 +83,34 @@ def to_replay_buffer(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
     made = sb3_class(buffer.n_envs, **arguments)  # one row, whose arrays are replaced
     _share_contents(buffer, made)
     return made
+
+
+def move_contents(source: BufferT, target: BufferT) -> None:
+    """
+    Fill an empty buffer with the transitions of another one, whose arrays it uses from then on.
+
+    :param source: not to be used any more
+    :param target: empty, of the same kind and size
+    """
+    _share_contents(source, target)
+    record = target.draw_record
+    target.make_parts()
+    target.draw_record = record
+    target.take_over(source)
+
+
+def empty_like(buffer: BufferT, **settings: Any) -> BufferT:
+    """
+    Make an empty buffer of the same class and size.
+
+    :param buffer: prioritized
+    :param settings: that change
+    :return: the new buffer
+    """
+    kept = {**kept_settings(buffer, settings), **settings}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IgnoredSettingWarning)  # the user knows
+        return type(buffer)(buffer.buffer_size * buffer.n_envs, **sb3_arguments_of(buffer), **kept)
 
 
 def _share_contents(source: ReplayBuffer, target: ReplayBuffer) -> None:

@@ -25,6 +25,7 @@ from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
 from sb3_per.buffers.slots import map_arrays, read_slots
+from sb3_per.buffers.state import BufferState
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.subsets import Candidates
@@ -707,6 +708,64 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.continue_from(other, keeps_masses)
         self.beta_schedule.load(other.beta_schedule.state())
         self.demonstrations.take_over(other.demonstrations, self, keeps_masses)
+
+    # ---- save and load
+
+    def state(self) -> BufferState:
+        """
+        Collect what may change after a step is stored, apart from SB3's flags.
+
+        :return: numbers and arrays, of which some are views: copy them before the buffer changes
+        """
+        self.insert_new_rows()
+        numbers = {
+            "first_step": self.ids.first_step,
+            "max_priority": self.sampler.max_priority,
+            "demonstration_progress": self.demonstrations.share.progress,
+            **self.beta_schedule.state(),
+        }
+        shape = (self.buffer_size, self.n_envs)
+        return BufferState(numbers, {name: array.reshape(shape) for name, array in self.sampler.state().items()}, {})
+
+    def stand_at(self, first_step: int, next_step: int) -> None:
+        """
+        Stand after rows that are in the arrays already. All of their transitions are new.
+
+        :param first_step: first step since the buffer was last emptied, a multiple of the number of rows
+        :param next_step: step that is stored next
+        :raises ValueError: for steps that cannot be
+        """
+        if not 0 <= first_step <= next_step < 2**60 or first_step % self.buffer_size != 0:
+            raise ValueError(f"steps from {first_step} to {next_step} cannot be in {self.buffer_size} rows")
+        self.ids.first_step = self._n_inserted = first_step
+        self.ids.next_step = next_step
+        self.pos = next_step % self.buffer_size
+        self.full = next_step - first_step >= self.buffer_size
+
+    def load(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+        """
+        Restore a state, after :meth:`stand_at`. Discard the buffer after an error.
+
+        :param state: of a buffer of the same kind, with the rows that are in the arrays
+        :param keeps_masses: whether the masses belong to the same scheme and to the same things; otherwise all are new
+        :param is_whole: whether these are all rows of that buffer; otherwise the older ones are missing
+        :raises ValueError: if the state contradicts itself
+        """
+        numbers = state.numbers
+        if not 0.0 <= numbers["max_priority"] < np.inf or not 0.0 <= numbers["demonstration_progress"] <= 1.0:
+            raise ValueError(f"numbers are out of range: {numbers}")
+        inputs.require_finite_rewards(self.rewards[: self.size()])
+        self.sampler.max_priority = float(numbers["max_priority"])
+        self.demonstrations.share.progress = float(numbers["demonstration_progress"])
+        self.beta_schedule.load(numbers)
+        if keeps_masses:
+            by_slot = {name: array.reshape(-1) for name, array in state.by_row.items()}
+            self.sampler.load_state(by_slot, self._drawable_slots(), is_whole)
+            self._n_inserted = self.ids.next_step
+
+    def _drawable_slots(self) -> np.ndarray:
+        """List all slots that can be drawn, int64 of shape (n,)."""
+        return self.ids.slots()
 
     def empty_twin(self, n_rows: int) -> "PrioritizedReplayBuffer":
         """

@@ -20,6 +20,7 @@ from sb3_per.buffers.replay import PrioritizedDictReplayBuffer, PrioritizedRepla
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS
 from sb3_per.buffers.slots import map_arrays, read_slots
+from sb3_per.buffers.state import BufferState
 from sb3_per.buffers.window_targets import mix_over_time, n_step_targets
 from sb3_per.buffers.windows import States, Windows
 from sb3_per.sampling.subsets import Candidates, MarkedSlots
@@ -187,7 +188,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     def unknown_to_sb3(self) -> list[str]:  # noqa: D102 - inherited
         return [*super().unknown_to_sb3(), *(["recurrent states"] if self.windows.states else [])]
 
-    # ---- writing
+    # ---- write
 
     def add(
         self,
@@ -266,7 +267,24 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         else:
             self.windows.start_over(self)
 
-    # ---- drawing
+    # ---- save and load
+
+    def state(self) -> BufferState:
+        """See :meth:`PrioritizedReplayBuffer.state`."""
+        numbers, by_row, arrays = super().state()
+        of_windows = self.windows.state(self)
+        return BufferState({**numbers, **of_windows.numbers}, {**by_row, **of_windows.by_row}, {**arrays, **of_windows.arrays})
+
+    def load(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+        """See :meth:`PrioritizedReplayBuffer.load`."""
+        self.windows.load(self, state, keeps_masses, is_whole)
+        super().load(state, keeps_masses, is_whole)
+        self._n_inserted = self.ids.first_step  # some may be retired in a smaller buffer
+
+    def _drawable_slots(self) -> np.ndarray:
+        return np.flatnonzero(self.windows.is_drawable)
+
+    # ---- draw
 
     def sample(  # type: ignore[override]
         self,

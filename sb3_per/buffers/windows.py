@@ -12,6 +12,7 @@ import numpy as np
 import torch as th
 
 from sb3_per.buffers.n_step import return_windows
+from sb3_per.buffers.state import BufferState
 from sb3_per.utils.compiled import kernel
 
 if TYPE_CHECKING:
@@ -312,6 +313,67 @@ class Windows:
             states[numbers <= self.burn_in] = 0.0
             found.append(np.ascontiguousarray(states.swapaxes(0, 1)))
         return found
+
+
+    # ---- save and load
+
+    def state(self, buffer: "PrioritizedReplayBuffer") -> BufferState:
+        """
+        Collect what a buffer with these rows needs, of any size. Ages count back from the step that is stored next.
+
+        :param buffer: the buffer
+        :return: see :meth:`load`
+        """
+        end = buffer.ids.next_step
+        numbers = {
+            "oldest_anchor_age": end - self.oldest_anchor,
+            "undecided_ages": (end - self.undecided).tolist(),
+            "n_recurrent_states": len(self.states),
+        }
+        rows, envs = self._unrolled_rows(buffer)
+        arrays = {f"recurrent_states_{i}": kept[rows // self.period, envs] for i, kept in enumerate(self.states)}
+        return BufferState(numbers, {"windows_steps": self.episode_steps}, arrays)
+
+    def load(self, buffer: "PrioritizedReplayBuffer", state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+        """
+        Restore a state.
+
+        :param buffer: the buffer, which stands after the rows
+        :param state: from :meth:`state`, of a buffer of any size
+        :param keeps_masses: whether the same windows can be drawn; otherwise all are found anew
+        :param is_whole: whether these are all rows of the other buffer; otherwise the older ones are missing
+        :raises ValueError: if the state contradicts itself
+        """
+        end, first = buffer.ids.next_step, buffer.ids.next_step - buffer.size()
+        numbers = state.by_row["windows_steps"]
+        held = numbers[np.arange(first, end) % self.n_rows]
+        if (held < 0).any() or ((held[1:] != 0) & (held[1:] != held[:-1] + 1)).any():
+            raise ValueError("steps of an episode do not follow one another")
+        self.episode_steps[:] = numbers
+        oldest_age, undecided_ages = state.numbers["oldest_anchor_age"], state.numbers["undecided_ages"]
+        if oldest_age < 0 or len(undecided_ages) != self.n_envs or min(undecided_ages) < 0:
+            raise ValueError(f"windows are known from {oldest_age} steps ago to {undecided_ages} steps ago")
+        self.oldest_anchor = max(end - oldest_age, first)
+        self.find_anew()
+        if keeps_masses:
+            self.undecided = end - np.array(undecided_ages, np.int64)
+            steps = np.arange(self.oldest_anchor, end)
+            rows = steps % self.n_rows
+            self.is_drawable[rows] = (steps[:, None] < self.undecided) & (self.episode_steps[rows] % self.period == 0)
+        if len(self.states) == state.numbers["n_recurrent_states"]:
+            rows, envs = self._unrolled_rows(buffer)
+            for i, kept in enumerate(self.states):
+                states = state.arrays[f"recurrent_states_{i}"]
+                if len(states) < len(rows) or (is_whole and len(states) > len(rows)):
+                    raise ValueError(f"{len(states)} recurrent states do not fit {len(rows)} windows")
+                # A later step may take the place of an earlier one.
+                kept[rows // self.period, envs] = states[len(states) - len(rows) :]
+
+    def _unrolled_rows(self, buffer: "PrioritizedReplayBuffer") -> tuple[np.ndarray, np.ndarray]:
+        """List the rows and environments of steps from which windows are unrolled, from old to new."""
+        held = np.arange(buffer.pos - buffer.size(), buffer.pos) % self.n_rows
+        steps, envs = np.nonzero(self._are_unrolled_from(self.episode_steps[held]))
+        return held[steps], envs
 
 
 def number_by_dones(episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int) -> None:
