@@ -20,7 +20,7 @@ from sb3_per.buffers import (
 )
 from sb3_per.buffers.settings import BufferSettings
 from sb3_per.sampling.schemes import SCHEMES
-from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
+from sb3_per.buffers.frame_setting import frames_of_env, require_stack_of_env
 from sb3_per.utils.checks import FRACTION, Allowed, check_argument, integer
 from sb3_per.utils.origin import is_overridden
 

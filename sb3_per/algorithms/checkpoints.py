@@ -16,7 +16,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.buffers import PrioritizedHerReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, BufferSettings
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
-from sb3_per.storage.mapped import Folder
+from sb3_per.buffers.files import MappedFile
 from sb3_per.utils.origin import is_user_defined, package_of
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _without_used_folder(settings: dict[str, Any]) -> dict[str, Any]:
     if settings.get("storage_folder") is None:
         return settings
     try:
-        Folder(settings["storage_folder"])  # takes the folder, and gives it back at once
+        MappedFile(settings["storage_folder"], 1)
     except (OSError, NotImplementedError) as error:
         warnings.warn(f"The loaded model keeps its transitions in RAM: {error}")
         return {name: value for name, value in settings.items() if name != "storage_folder"}

@@ -10,6 +10,7 @@ import numpy as np
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.buffers.arrays import LARGE, folder_of, move_arrays, new_arrays, plain_array
 from sb3_per.buffers.inputs import require_finite_rewards
 from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings, IgnoredSettingWarning
 from sb3_per.buffers.slots import map_arrays
@@ -58,6 +59,7 @@ def from_replay_buffer(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
         if hasattr(made, name):
             setattr(made, name, map_arrays(_writable, getattr(made, name)))
+    move_arrays(made, made.settings)
     made.make_parts()
     if is_prioritized:
         made.take_over(cast("PrioritizedReplayBuffer", buffer))
@@ -82,6 +84,9 @@ def to_replay_buffer(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
         warnings.warn(f"{sb3_class.__name__} of SB3 does not hold everything. Left out: {', '.join(left_out)}")
     made = sb3_class(buffer.n_envs, **arguments)  # one row, whose arrays are replaced
     _share_contents(buffer, made)
+    for name in LARGE:
+        if hasattr(made, name):
+            setattr(made, name, map_arrays(plain_array, getattr(made, name)))
     return made
 
 
@@ -140,10 +145,7 @@ def empty_twin(buffer: BufferT, n_rows: int) -> BufferT:
     twin.buffer_size = n_rows
     twin.pos = 0
     twin.full = False
-    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-        if hasattr(buffer, name):
-            arrays = map_arrays(lambda array: np.zeros((n_rows, 1, *array.shape[2:]), array.dtype), getattr(buffer, name))
-            setattr(twin, name, arrays)
+    vars(twin).update(new_arrays(buffer, buffer.settings, n_rows, n_envs=1))
     twin.make_parts(buffer.settings.draw_settings.for_demonstrations())
     return twin
 
@@ -161,6 +163,7 @@ def kept_settings(
     :raises TypeError: for an argument of a user's constructor that is no attribute of the buffer
     """
     kept = {name: getattr(buffer.settings, name) for name in buffer.settings.names() if name not in SCHEME_SETTINGS}
+    kept["storage_folder"] = folder_of(buffer)
     if set(without).isdisjoint(SCHEME_SETTINGS):
         kept["scheme"] = buffer.scheme
     elif "scheme" not in without:

@@ -18,8 +18,9 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers import conversion, inputs
+from sb3_per.buffers import arrays, conversion, inputs
 from sb3_per.buffers.demonstrations import Demonstrations
+from sb3_per.buffers.frame_setting import frames_by_key
 from sb3_per.buffers.n_step import discounted_sums, return_windows
 from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
@@ -66,10 +67,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     :param settings: of prioritization, see :class:`~sb3_per.buffers.settings.BufferSettings`: ``scheme``, ``alpha``,
         ``beta_start``, ``beta_end``, ``beta_anneal_steps``, ``epsilon``, ``kappa``, ``td_error_reduction``, ``stratified``,
         ``actor_batch``, ``initial_priority``, ``recency``, ``recency_min``, ``age_decay``, ``unique``, ``n_steps``, ``gamma``,
-        ``demonstration_fraction``, ``demonstration_fraction_end``
+        ``frames``, ``storage_folder``, ``demonstration_fraction``, ``demonstration_fraction_end``
     :raises ValueError: for a value that is not allowed, before memory is allocated
     :raises TypeError: for an unknown setting; the message names the nearest
     :raises NotImplementedError: for settings that do not go together
+    :raises OSError: if the disk of ``storage_folder`` has no room
     """
 
     #: arguments of this kind of buffer beside SB3's and the settings
@@ -90,8 +92,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ):
         self._check_arguments(buffer_size, observation_space, action_space, n_envs, optimize_memory_usage, settings)
         super().__init__(
-            buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
+            # One row, which `place_arrays` replaces.
+            n_envs if self.settings.places_arrays else buffer_size,
+            observation_space,
+            action_space,
+            device,
+            n_envs,
+            optimize_memory_usage,
+            handle_timeout_termination,
         )
+        if self.settings.places_arrays:
+            arrays.place_arrays(self, self.settings, max(buffer_size // n_envs, 1))
         self.make_parts()
 
     def _check_arguments(
@@ -109,6 +120,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         #: settings of prioritization
         self.settings = make_settings(type(self), settings)
         inputs.require_nonempty(observation_space=observation_space, action_space=action_space)
+        frames_by_key(self.settings.frames, observation_space)
+        if optimize_memory_usage and self.settings.frames is not None:
+            raise NotImplementedError(
+                f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all observations "
+                "once already"
+            )
         if optimize_memory_usage and isinstance(self, DictReplayBuffer):
             raise NotImplementedError(
                 "optimize_memory_usage=True with Dict observations is not supported: SB3 does not have it"
@@ -783,6 +800,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         n_held = self.size() * self.n_envs
         facts = [f"{n_held:,} of {self.ids.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
         facts += [f"{name}={getattr(self, name)}" for name in ("n_steps", *self.extra_arguments)]
+        if self.frames is not None:
+            facts.append(f"frames={self.frames}")
+        if (folder := arrays.folder_of(self)) is not None:
+            facts.append(f"storage_folder={folder}")
         if len(self.demonstrations):
             facts.append(f"{len(self.demonstrations):,} demonstrations")
         return f"{type(self).__name__}({', '.join(facts)})"
@@ -796,6 +817,21 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def n_steps(self) -> int:
         """Number of steps of the n-step return."""
         return self.settings.n_steps
+
+    @property
+    def frames(self) -> int | dict[str, int] | None:
+        """Number of frames in a stack, where each frame is stored once, see ``frames`` of the settings."""
+        return self.settings.frames
+
+    @property
+    def frames_per_transition(self) -> float:
+        """
+        Frames stored per transition: little above 1 where observations are stacks, up to twice the number of frames in a
+        stack where they are not. Of several keys with frames, the mean.
+
+        :raises AttributeError: without ``frames``
+        """
+        return arrays.frames_held(self) / max(self.size() * self.n_envs, 1)
 
     @property
     def gamma(self) -> float:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
+from sb3_per.buffers.files import absolute
 from sb3_per.sampling.sampler import DrawSettings
 from sb3_per.sampling.schemes import (
     DEFAULT_EPSILON,
@@ -20,7 +21,6 @@ from sb3_per.sampling.schemes import (
     schemes_with,
     try_scheme,
 )
-from sb3_per.storage.mapped import absolute
 from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, check_argument, integer, number, words
 
 
@@ -106,6 +106,11 @@ class BufferSettings:
     def draw_settings(self) -> DrawSettings:
         """Settings of the draw, whatever the scheme."""
         return DrawSettings(**{field.name: getattr(self, field.name) for field in dataclasses.fields(DrawSettings)})
+
+    @property
+    def places_arrays(self) -> bool:
+        """Whether other arrays than SB3's hold the transitions."""
+        return self.frames is not None or self.storage_folder is not None
 
     def make_scheme(self) -> PriorityScheme:
         """

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import torch as th
 
+from sb3_per.buffers.files import FileArray
+
 
 def map_arrays(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """
@@ -44,6 +46,9 @@ def read_slots(stored: Any, slots: np.ndarray) -> Any:
     if isinstance(stored, dict):
         return {key: read_slots(part, slots) for key, part in stored.items()}
     if isinstance(stored, np.ndarray) and stored.flags.c_contiguous:
+        if isinstance(stored, FileArray):
+            stored.will_need(slots)
+            stored = stored.view(np.ndarray)
         # Several times faster than the next line.
         return stored.reshape(-1, *stored.shape[2:]).take(slots, axis=0)
     return np.asarray(stored[np.divmod(slots, stored.shape[1])])
