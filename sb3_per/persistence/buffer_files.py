@@ -590,7 +590,9 @@ def _put_state(
         n_saved = stream.end - manifest.ranges[f"{prefix}rows"][0]
         n_held = stream.end - stream.first
         names = part.state()
-        for name in (*_FLAGS, *names.by_row):
+        # Another scheme may have left out an array of this one.
+        by_row = {name: np.zeros_like(like) for name, like in names.by_row.items() if keeps_masses or prefix + name in arrays}
+        for name in (*_FLAGS, *by_row):
             if len(arrays[prefix + name]) != n_saved:
                 raise ValueError(f"{prefix + name} has {len(arrays[prefix + name])} rows, not {n_saved}")
         for name in _FLAGS:
@@ -604,10 +606,8 @@ def _put_state(
             # Ids that nobody has yet.
             first_step = -(-stream.end // part.buffer_size) * part.buffer_size
             part.stand_at(first_step, first_step + n_held)
-        by_row = {}
-        for name, like in names.by_row.items():
-            by_row[name] = np.zeros_like(like)
-            stream.put(by_row[name], stream.first, stream.end, arrays[prefix + name][n_saved - n_held :])
+        for name, array in by_row.items():
+            stream.put(array, stream.first, stream.end, arrays[prefix + name][n_saved - n_held :])
         state = BufferState(
             {name: manifest.numbers[prefix + name] for name in names.numbers},
             by_row,

@@ -41,7 +41,7 @@ def newest(path: Path) -> int:
 @pytest.fixture
 def small_files(monkeypatch):
     """Split even small buffers into several files, some of which a later save joins."""
-    monkeypatch.setattr(buffer_files, "_PART_BYTES", 500)
+    monkeypatch.setattr(buffer_files, "_FILE_BYTES", 500)
     monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 300)
 
 
