@@ -54,7 +54,7 @@ def from_replay_buffer(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[
         if isinstance(buffer, NStepReplayBuffer):
             settings = {"n_steps": buffer.n_steps, "gamma": buffer.gamma, **settings}
     # One row, whose arrays are replaced.
-    made = cls(buffer_size=buffer.n_envs, **sb3_arguments_of(buffer), **settings)
+    made = cls(buffer_size=buffer.n_envs, **{**settings, **sb3_arguments_of(buffer)})
     _share_contents(buffer, made)
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
         if hasattr(made, name):

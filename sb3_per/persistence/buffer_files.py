@@ -413,8 +413,8 @@ class SavedBuffer:
         :param full: write everything
         :return: manifest of the generation
         """
+        numbers, blocks = _state_of(buffer)  # first, because it counts the rows that somebody has written by hand
         streams = {f"{prefix}rows": _stream_of(part) for prefix, part in _parts_of(buffer).items()}
-        numbers, blocks = _state_of(buffer)
         ranges = {name: [stream.first, stream.end] for name, stream in streams.items()}
         generation = max((numbers_in(name)[0] for name in manifest_names_in(self.path)), default=0) + 1
         manifest = Manifest(generation, num_timesteps, facts, numbers, ranges, [])
