@@ -45,6 +45,7 @@ from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.conversion import move_contents
 from sb3_per.buffers.settings import BufferSettings
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
+from sb3_per.persistence.pickles import unpickling
 
 
 class PrioritizedAlgorithm(OffPolicyAlgorithm):
@@ -498,7 +499,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     def _load_buffer_pickle(self, path: PathOrFile, truncate_last_traj: bool) -> None:
         try:
-            super().load_replay_buffer(path, truncate_last_traj)
+            with unpickling(path):
+                super().load_replay_buffer(path, truncate_last_traj)
         except pickle.UnpicklingError as error:
             raise ValueError(
                 f"{path} is damaged, or is the zip of a model, not a replay buffer: load it with load(), and give "

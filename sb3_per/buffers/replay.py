@@ -26,7 +26,7 @@ from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
 from sb3_per.buffers.slots import map_arrays, read_slots
-from sb3_per.buffers.state import BufferState
+from sb3_per.buffers.state import OLD_PICKLE, BufferState
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.subsets import Candidates
@@ -897,6 +897,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        if "ids" not in state:
+            raise ValueError(OLD_PICKLE)
         vars(self).update(state)
         self.lock = threading.RLock()
 

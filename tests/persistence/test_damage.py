@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tests.helpers.golden as golden
-from sb3_per import PrioritizedReplayBuffer
+from sb3_per import PERDQN, PrioritizedReplayBuffer
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
+from sb3_per.persistence.convert import convert
 from sb3_per.persistence.generations import FORMAT, DamagedFileError, DataFile, Manifest, manifest_names_in, numbers_in
 from tests.helpers.forks import in_fork
 from tests.helpers.messages import caught_user_warnings, no_user_warnings
@@ -271,6 +273,22 @@ def test_a_directory_of_format_1_is_refused_with_the_way_to_convert_it(tmp_path)
     path = tmp_path / "rl_model_replay_buffer.buffer"
     shutil.copytree(golden.FORMAT_1, path)
     assert_refused(path, r"has format 1, .*at commit \w{8}, load it .*to_replay_buffer\(\).*sb3-per convert stock.pkl new.buffer")
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_pickle_from_before_format_2_is_refused_with_the_way_to_convert_it(is_gone, tmp_path, monkeypatch):
+    """Its classes may be gone. A zip of that time loads."""
+    if is_gone:
+        monkeypatch.setitem(sys.modules, "sb3_per.storage.ring", None)
+    model = PERDQN.load(golden.FOLDER / "format-1.zip", env=gym.make("CartPole-v1"), device="cpu")
+    settings = model.replay_buffer.settings
+    assert (settings.scheme, settings.alpha, settings.n_steps, model.num_timesteps) == ("rank", 0.7, 2, 40)
+    with pytest.raises(ValueError, match="at commit .{8}, run: sb3-per convert old.pkl stock.pkl --trust"):
+        model.load_replay_buffer(golden.FOLDER / "format-1.pkl")
+    assert model.replay_buffer.size() == 0
+    with pytest.raises(ValueError, match="sb3-per convert old.pkl stock.pkl --trust"):
+        convert(golden.FOLDER / "format-1.pkl", tmp_path / "new.buffer")
+    model.learn(20, reset_num_timesteps=False)
 
 
 def test_files_of_this_format_are_loaded(tmp_path):
