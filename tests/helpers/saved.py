@@ -62,6 +62,11 @@ KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, An
         VECTOR,
         dict(sequence_length=3, burn_in=2, sequence_period=2, state_shapes=((1, 2),)),
     ),
+    "demonstrations": (
+        PrioritizedDictReplayBuffer,
+        spaces.Dict({"image": IMAGE, "vector": VECTOR}),
+        dict(frames={"image": STACK}, demonstration_fraction=0.4, demonstration_fraction_end=0.1),
+    ),
 }
 
 
@@ -100,8 +105,24 @@ class Player:
     def vector(self, space: Any) -> np.ndarray:
         return self.rng.uniform(-1, 1, (self.n_envs, *space.shape)).astype(np.float32)
 
+    def demonstrate(self, n_steps: int) -> None:
+        """Add demonstrations."""
+        steps = []
+        for _ in range(n_steps):
+            before, self.obs = self.obs, self.observation(self.obs)
+            steps.append((before, self.obs))
+        obs, next_obs = ({key: np.stack([step[key] for step in part]) for key in part[0]} for part in zip(*steps, strict=True))
+        shape = (n_steps, self.n_envs)
+        actions, rewards = self.rng.uniform(-1, 1, (*shape, 2)), self.rng.normal(size=shape)
+        for buffer in self.buffers:
+            buffer.add_demonstrations(obs, next_obs, actions, rewards, np.zeros(shape), [[{}] * self.n_envs] * n_steps)
+
     def add(self, n_steps: int) -> None:
         n_envs, rng = self.n_envs, self.rng
+        if self.buffer.settings.demonstration_fraction > 0.0 and (not len(self.buffer.demonstrations) or rng.random() < 0.2):
+            self.demonstrate(3)
+            for buffer in self.buffers:
+                buffer.update_beta(rng.uniform() if len(self.buffers) == 1 else 0.5)
         for _ in range(n_steps):
             obs, next_obs = self.obs, self.observation(self.obs)
             done = rng.random(n_envs) < 0.2

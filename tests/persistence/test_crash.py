@@ -97,8 +97,8 @@ def test_saves_survive_sigterm_at_random_moments(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_saves_survive_kills_at_random_moments(kind, tmp_path):
-    """72 kills of each of the seven kinds: 504 in all."""
-    kill_repeatedly(kind, tmp_path, 72, signal.SIGKILL, 2)
+    """63 kills of each of the eight kinds: 504 in all."""
+    kill_repeatedly(kind, tmp_path, 63, signal.SIGKILL, 2)
 
 
 @pytest.mark.parametrize(

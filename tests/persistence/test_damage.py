@@ -128,10 +128,20 @@ def test_every_damaged_file_is_found(kind, every, tmp_path):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.data())
-def test_random_damage_never_loads_other_data(tmp_path_factory, data):
+@given(data=st.data(), kind=st.sampled_from(sorted(KINDS)))
+def test_random_damage_never_loads_other_data(kind, tmp_path_factory, data):
+    damage_at_random(kind, tmp_path_factory, data)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(sorted(KINDS)))
+def test_200_random_damages_never_load_other_data(kind, tmp_path_factory, data):
+    damage_at_random(kind, tmp_path_factory, data)
+
+
+def damage_at_random(kind: str, tmp_path_factory: Any, data: Any) -> None:
     """Up to three files get random bytes, or exchange their contents."""
-    kind = data.draw(st.sampled_from(["plain", "memory", "rank"]))
     path = tmp_path_factory.getbasetemp() / "any.buffer"
     digests = write_generations(kind, path)
     names = data.draw(st.lists(st.sampled_from(sorted(names_of(path))), min_size=1, max_size=3, unique=True))

@@ -43,6 +43,7 @@ CHANGED: dict[str, list[dict[str, Any]]] = {
     "memory": [dict(n_steps=2)],
     "actors": [{}],
     "sequences": [{}, dict(scheme="rank", n_steps=2)],
+    "demonstrations": [{}, dict(scheme="rank")],
 }
 
 
