@@ -37,13 +37,13 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.algorithms import buffer_choice, checkpoints, pretraining
 from sb3_per.algorithms.arguments import check_agreement, check_arguments, check_order, name_of_users_train, show_arguments
 from sb3_per.algorithms.checkpoints import PathOrFile
-from sb3_per.algorithms.collecting import collecting_env_in
+from sb3_per.algorithms.collecting import buffer_columns, collecting_env_in, n_columns
 from sb3_per.algorithms.loaded_buffer import adapted_to_model
 from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
 from sb3_per.algorithms.wrapper_order import require_normalized_last
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.buffers.conversion import move_contents
-from sb3_per.buffers.settings import BufferSettings
+from sb3_per.buffers.settings import SETTING_NAMES
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
 from sb3_per.persistence.pickles import unpickling
 
@@ -77,6 +77,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     #: constructor applies them with :func:`~sb3_per.algorithms.arguments.with_defaults`.
     changed_defaults: ClassVar[dict[str, Any]] = {}
 
+    #: number of updates of a priority whose transition was overwritten in the meantime
+    n_stale_updates = 0
     # Whether the next step follows the newest one in the buffer. If not, `learn` ends the episodes in the buffer.
     _next_step_follows_buffer = False
 
@@ -99,7 +101,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     def _setup_model(self) -> None:
         buffer_choice.resolve_arguments(self)
         buffer_choice.adopt_given_buffer(self)
-        with buffer_choice.complete_kwargs(self), warnings.catch_warnings():
+        with buffer_choice.complete_kwargs(self), buffer_columns(self), warnings.catch_warnings():
             # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
             warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
             super()._setup_model()
@@ -176,7 +178,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             self.observation_space,
             self.action_space,
             device=self.device,
-            n_envs=self.n_envs,
+            n_envs=n_columns(self),
             optimize_memory_usage=self.optimize_memory_usage,
             **self._buffer_settings(),
         )
@@ -339,7 +341,9 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: for TD errors that are NaN or infinite. The networks have made their step then, but no priority
             has changed
         """
-        self.replay_buffer.update_priorities(batch.indices, td_errors)
+        n_written = self.replay_buffer.update_priorities(batch.indices, td_errors)
+        if n_written is not None:  # a user's class may return nothing
+            self.n_stale_updates += len(batch.indices) - n_written
         if batch.is_demonstration is not None:
             metrics.add(demonstration_metrics(batch.is_demonstration, td_errors, self.replay_buffer.scheme))
 
@@ -373,7 +377,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             checkpoints.write_zip(path, lambda file: save(file, exclude, include))
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_next_step_follows_buffer", "saved_buffers"]
+        return [*super()._excluded_save_params(), "_next_step_follows_buffer", "n_stale_updates", "saved_buffers"]
 
     @classmethod
     def load(
@@ -403,7 +407,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             another algorithm
         """
         # Other names may be attributes of a user's class.
-        check_arguments(cls, {name: value for name, value in kwargs.items() if name in BufferSettings.names()})
+        check_arguments(cls, {name: value for name, value in kwargs.items() if name in SETTING_NAMES})
         check_agreement(cls, kwargs)
         if "replay_buffer_class" in kwargs and kwargs["replay_buffer_class"] is None:
             del kwargs["replay_buffer_class"]  # the class of the zip, so that HER stays HER

@@ -10,7 +10,7 @@ from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms.arguments import contradiction
-from sb3_per.algorithms.collecting import collecting_env_in
+from sb3_per.algorithms.collecting import collecting_env_in, n_columns
 from sb3_per.buffers import (
     PRIORITIZED_CLASSES,
     IgnoredSettingWarning,
@@ -18,9 +18,9 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.settings import BufferSettings
-from sb3_per.sampling.schemes import SCHEMES
 from sb3_per.buffers.frame_setting import frames_of_env, require_stack_of_env
+from sb3_per.buffers.settings import BufferSettings, with_both_betas
+from sb3_per.sampling.schemes import SCHEMES
 from sb3_per.utils.checks import FRACTION, Allowed, check_argument, integer
 from sb3_per.utils.origin import is_overridden
 
@@ -40,7 +40,7 @@ def resolve_arguments(model: "PrioritizedAlgorithm") -> None:
     if not isinstance(model.replay_buffer_kwargs, dict):
         given = f"{model.replay_buffer_kwargs!r} ({type(model.replay_buffer_kwargs).__name__})"
         raise TypeError(f"replay_buffer_kwargs must be a dictionary of settings, e.g. dict(scheme='lap'), not {given}")
-    settings = dict(model.replay_buffer_kwargs)  # the caller's dictionary must not change
+    settings = dict(with_both_betas(model.replay_buffer_kwargs))  # the caller's dictionary must not change
     _move_to_algorithm(model, settings, "n_steps", integer())
     _move_to_algorithm(model, settings, "gamma", FRACTION)
     if settings.get("frames") == "auto":
@@ -196,7 +196,7 @@ def check_fit(model: "PrioritizedAlgorithm", buffer: ReplayBuffer) -> None:
     if has_hindsight(model) and not isinstance(buffer, HerReplayBuffer):
         raise ValueError(f"The {type(buffer).__name__} does not fit this model, which needs a buffer with HER")
     facts = {
-        "n_envs": (buffer.n_envs, model.n_envs),
+        "n_envs": (buffer.n_envs, n_columns(model)),
         "observations of shape": (buffer.obs_shape, get_obs_shape(model.observation_space)),
         "actions of dimension": (buffer.action_dim, get_action_dim(model.action_space)),
     }

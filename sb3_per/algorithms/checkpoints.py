@@ -14,9 +14,9 @@ from stable_baselines3.common.save_util import data_to_json, json_to_data, open_
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import PrioritizedHerReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.buffers.files import MappedFile
 from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, BufferSettings
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
-from sb3_per.buffers.files import MappedFile
 from sb3_per.utils.origin import is_user_defined, package_of
 
 if TYPE_CHECKING:

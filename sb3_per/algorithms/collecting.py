@@ -1,7 +1,8 @@
 """Environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
 
 from abc import abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from stable_baselines3.common.callbacks import BaseCallback
@@ -51,6 +52,31 @@ class CollectingVecEnv(VecEnv):
         :param log_interval: episodes from one line of the log to the next
         :return: see SB3
         """
+
+
+def n_columns(model: "PrioritizedAlgorithm") -> int:
+    """
+    Count the environments of a model's buffer.
+
+    :param model: the algorithm
+    :return: number of environments; 1 if they collect themselves: they append the steps of one after those of another
+    """
+    return int(model.n_envs) if collecting_env_in(model.env) is None else 1
+
+
+@contextmanager
+def buffer_columns(model: "PrioritizedAlgorithm") -> Iterator[None]:
+    """
+    Let SB3 make a buffer with as many environments as :func:`n_columns` says within a ``with`` block.
+
+    :param model: algorithm that is being set up
+    """
+    n_envs = model.n_envs
+    model.n_envs = n_columns(model)
+    try:
+        yield
+    finally:
+        model.n_envs = n_envs
 
 
 def collecting_env_in(env: VecEnv | None) -> CollectingVecEnv | None:

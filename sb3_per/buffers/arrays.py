@@ -56,13 +56,13 @@ def new_arrays(like: ReplayBuffer, settings: BufferSettings, n_rows: int, n_envs
     :raises OSError: if the disk has no room
     :warns UserWarning: if a full buffer would need more RAM than there is
     """
-    made = {}
+    made = _new_large_arrays(like, settings, n_rows, n_envs)
     for name in SMALL:
         if name == "infos" and hasattr(like, name):
             made[name] = np.full((n_rows, n_envs), {})  # one dictionary for all: infos are replaced, and never written to
         elif hasattr(like, name):
             made[name] = np.zeros((n_rows, n_envs), getattr(like, name).dtype)
-    return {**_new_large_arrays(like, settings, n_rows, n_envs), **made}
+    return made
 
 
 def _new_large_arrays(like: ReplayBuffer, settings: BufferSettings, n_rows: int, n_envs: int) -> dict[str, Any]:

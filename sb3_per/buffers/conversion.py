@@ -1,6 +1,5 @@
 """From one buffer to another: from SB3's and back, to other settings, and to an empty one of the same kind."""
 
-import copy
 import inspect
 import warnings
 from collections.abc import Collection
@@ -12,7 +11,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.arrays import LARGE, folder_of, move_arrays, new_arrays, plain_array
 from sb3_per.buffers.inputs import require_finite_rewards
-from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings, IgnoredSettingWarning
+from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings, IgnoredSettingWarning, with_both_betas
 from sb3_per.buffers.slots import map_arrays
 from sb3_per.sampling.schemes import arguments_for
 from sb3_per.utils.origin import is_user_defined
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
+#: SB3's arrays. With Dict observations, the first two are dictionaries of arrays.
+ARRAY_NAMES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+
 # Attributes of SB3's buffers that hold transitions, and those of HER.
-_CONTENTS = (
-    *("observations", "next_observations", "actions", "rewards", "dones", "timeouts"),
-    *("infos", "ep_start", "ep_length", "_current_ep_start"),
-)
+_CONTENTS = (*ARRAY_NAMES, "buffer_size", "pos", "full", "infos", "ep_start", "ep_length", "_current_ep_start")
 
 
 def sb3_arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -42,28 +41,141 @@ def sb3_arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
     return {name: getattr(buffer, name) for name in names}
 
 
+# ---- to a prioritized buffer
+
+
 def from_replay_buffer(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) -> BufferT:
     """See :meth:`PrioritizedReplayBuffer.from_replay_buffer`."""
     if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
         raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
-    is_prioritized = hasattr(buffer, "sampler")
-    if is_prioritized:
-        settings = {**kept_settings(cast("PrioritizedReplayBuffer", buffer), settings, cls), **settings}
-    else:
-        require_finite_rewards(buffer.rewards[: buffer.size()])
-        if isinstance(buffer, NStepReplayBuffer):
-            settings = {"n_steps": buffer.n_steps, "gamma": buffer.gamma, **settings}
-    # One row, whose arrays are replaced.
-    made = cls(buffer_size=buffer.n_envs, **{**settings, **sb3_arguments_of(buffer)})
-    _share_contents(buffer, made)
-    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-        if hasattr(made, name):
-            setattr(made, name, map_arrays(_writable, getattr(made, name)))
+    settings = with_both_betas(settings)
+    if hasattr(buffer, "sampler"):
+        return _with_settings(cls, cast("PrioritizedReplayBuffer", buffer), settings)
+    _complete_old_buffer(buffer)
+    require_finite_rewards(buffer.rewards[: buffer.size()])
+    if isinstance(buffer, NStepReplayBuffer):
+        settings = {"n_steps": buffer.n_steps, "gamma": buffer.gamma, **settings}
+    made = _around(cls, buffer, settings)
     move_arrays(made, made.settings)
     made.make_parts()
-    if is_prioritized:
-        made.take_over(cast("PrioritizedReplayBuffer", buffer))
     return made
+
+
+def _with_settings(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", changed: dict[str, Any]) -> BufferT:
+    """
+    Give the transitions of a prioritized buffer another class or other settings.
+
+    :param cls: class of the new buffer
+    :param buffer: not to be used any more
+    :param changed: settings that change
+    :return: the new buffer
+    """
+    if type(buffer) is cls and changed.keys() <= set(BufferSettings.names()):
+        # A copy, so that what a user's class keeps beside SB3's arrays stays.
+        made = object.__new__(cls)
+        vars(made).update(vars(buffer))
+        kept = kept_settings(buffer, changed, own_arguments=False)
+        made.use_settings({**kept, **changed}, buffer.optimize_memory_usage)
+    else:
+        made = _around(cls, buffer, {**kept_settings(buffer, changed, cls), **changed})
+    move_arrays(made, made.settings)
+    made.make_parts()
+    made.take_over(buffer)
+    return made
+
+
+def _around(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) -> BufferT:
+    """
+    Make a buffer by its constructor, and let it use the arrays of another one.
+
+    :param cls: class of the new buffer
+    :param buffer: of SB3 or prioritized
+    :param settings: arguments beside SB3's
+    :return: the new buffer, whose own parts do not fit the arrays yet
+    """
+    # A user's constructor may make arrays of its own. Otherwise one row is enough, because SB3's arrays are replaced.
+    n_rows = buffer.buffer_size if is_user_defined(cls) else 1
+    made = cls(buffer_size=n_rows * buffer.n_envs, **sb3_arguments_of(buffer), **settings)
+    _share_contents(buffer, made)
+    for name in ARRAY_NAMES:
+        if hasattr(made, name):
+            setattr(made, name, map_arrays(_writable, getattr(made, name)))
+    return made
+
+
+def _complete_old_buffer(buffer: ReplayBuffer) -> None:
+    """Add what buffers of SB3 before 2.1 do not have, as SB3 does when it loads one: it ignored timeouts."""
+    if not hasattr(buffer, "handle_timeout_termination"):
+        buffer.handle_timeout_termination = False
+        buffer.timeouts = np.zeros_like(buffer.dones)
+
+
+def _share_contents(source: ReplayBuffer, target: ReplayBuffer) -> None:
+    """Let a buffer use the arrays of another one, and stand where it stands."""
+    for name in _CONTENTS:
+        if hasattr(source, name):
+            setattr(target, name, getattr(source, name))
+
+
+def _writable(array: Any) -> Any:
+    """Return the same array, or a copy if it is read-only or not contiguous, which a user may have assigned."""
+    if isinstance(array, np.ndarray):
+        return np.require(array, requirements=["C", "W"])
+    return array
+
+
+def kept_settings(
+    buffer: "PrioritizedReplayBuffer",
+    without: Collection[str] = (),
+    cls: type["PrioritizedReplayBuffer"] | None = None,
+    own_arguments: bool = True,
+) -> dict[str, Any]:
+    """
+    List the settings of a buffer that a change leaves as they are.
+
+    :param buffer: prioritized
+    :param without: names of settings that will be replaced
+    :param cls: class that takes them, if it is another one: it may lack some arguments of the buffer's class
+    :param own_arguments: whether to list the arguments of the buffer's class, too
+    :return: settings by name. Of the scheme none if another one replaces it, and the object if nothing of it is replaced
+    :raises TypeError: for an argument of a user's constructor that is no attribute of the buffer
+    """
+    kept = {name: getattr(buffer.settings, name) for name in buffer.settings.names() if name not in SCHEME_SETTINGS}
+    kept["storage_folder"] = folder_of(buffer)
+    if set(without).isdisjoint(SCHEME_SETTINGS):
+        kept["scheme"] = buffer.scheme
+    elif "scheme" not in without:
+        kept.update(arguments_for(buffer.scheme))
+    names = extra_names(type(buffer)) if own_arguments else set()
+    if cls is not None:
+        names &= extra_names(cls)
+    for name in sorted(names):
+        if not hasattr(buffer, name):
+            raise TypeError(
+                f"A {type(buffer).__name__} with other settings or contents cannot be made: keep the argument {name!r} of its "
+                "constructor in an attribute of the same name"
+            )
+        kept[name] = getattr(buffer, name)
+    return kept
+
+
+def extra_names(cls: type["PrioritizedReplayBuffer"]) -> set[str]:
+    """
+    Name the arguments of a class of buffers beside SB3's and the settings.
+
+    :param cls: prioritized
+    :return: its ``extra_arguments``, and what a user's constructors add
+    """
+    known = set(BufferSettings.names())
+    added: set[str] = set()
+    for base in (base for base in cls.__mro__ if "__init__" in vars(base)):
+        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        names = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+        (added if is_user_defined(base) else known).update(names)
+    return (added - known) | set(cls.extra_arguments)
+
+
+# ---- to SB3
 
 
 def to_replay_buffer(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
@@ -88,6 +200,9 @@ def to_replay_buffer(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
         if hasattr(made, name):
             setattr(made, name, map_arrays(plain_array, getattr(made, name)))
     return made
+
+
+# ---- to an empty buffer
 
 
 def move_contents(source: BufferT, target: BufferT) -> None:
@@ -118,20 +233,6 @@ def empty_like(buffer: BufferT, **settings: Any) -> BufferT:
         return type(buffer)(buffer.buffer_size * buffer.n_envs, **sb3_arguments_of(buffer), **kept)
 
 
-def _share_contents(source: ReplayBuffer, target: ReplayBuffer) -> None:
-    """Let a buffer use the arrays of another one, and stand where it stands."""
-    for name in (*_CONTENTS, "buffer_size", "pos", "full"):
-        if hasattr(source, name):
-            setattr(target, name, getattr(source, name))
-
-
-def _writable(array: Any) -> Any:
-    """Return the same array, or a copy if it is read-only or not contiguous, which a user may have assigned."""
-    if isinstance(array, np.ndarray):
-        return np.require(array, requirements=["C", "W"])
-    return array
-
-
 def empty_twin(buffer: BufferT, n_rows: int) -> BufferT:
     """
     Make an empty buffer of one environment for demonstrations that stores and reads as another one does.
@@ -140,7 +241,8 @@ def empty_twin(buffer: BufferT, n_rows: int) -> BufferT:
     :param n_rows: number of rows of the new buffer
     :return: a copy with arrays and parts of its own; a user's class keeps its methods and attributes
     """
-    twin = copy.copy(buffer)
+    twin = object.__new__(type(buffer))
+    vars(twin).update(vars(buffer))
     twin.n_envs = 1
     twin.buffer_size = n_rows
     twin.pos = 0
@@ -148,50 +250,3 @@ def empty_twin(buffer: BufferT, n_rows: int) -> BufferT:
     vars(twin).update(new_arrays(buffer, buffer.settings, n_rows, n_envs=1))
     twin.make_parts(buffer.settings.draw_settings.for_demonstrations())
     return twin
-
-
-def kept_settings(
-    buffer: "PrioritizedReplayBuffer", without: Collection[str] = (), cls: type["PrioritizedReplayBuffer"] | None = None
-) -> dict[str, Any]:
-    """
-    List the settings of a buffer that a change leaves as they are.
-
-    :param buffer: prioritized
-    :param without: names of settings that will be replaced
-    :param cls: class that takes them, if it is another one: it may lack some arguments of the buffer's class
-    :return: settings by name. Of the scheme none if another one replaces it, and the object if nothing of it is replaced
-    :raises TypeError: for an argument of a user's constructor that is no attribute of the buffer
-    """
-    kept = {name: getattr(buffer.settings, name) for name in buffer.settings.names() if name not in SCHEME_SETTINGS}
-    kept["storage_folder"] = folder_of(buffer)
-    if set(without).isdisjoint(SCHEME_SETTINGS):
-        kept["scheme"] = buffer.scheme
-    elif "scheme" not in without:
-        kept.update(arguments_for(buffer.scheme))
-    names = extra_names(type(buffer))
-    if cls is not None:
-        names &= extra_names(cls)
-    for name in sorted(names):
-        if not hasattr(buffer, name):
-            raise TypeError(
-                f"A {type(buffer).__name__} with other settings or contents cannot be made: keep the argument {name!r} of its "
-                "constructor in an attribute of the same name"
-            )
-        kept[name] = getattr(buffer, name)
-    return kept
-
-
-def extra_names(cls: type["PrioritizedReplayBuffer"]) -> set[str]:
-    """
-    Name the arguments of a class of buffers beside SB3's and the settings.
-
-    :param cls: prioritized
-    :return: its ``extra_arguments``, and what a user's constructors add
-    """
-    known = set(BufferSettings.names())
-    added: set[str] = set()
-    for base in (base for base in cls.__mro__ if "__init__" in vars(base)):
-        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
-        names = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-        (added if is_user_defined(base) else known).update(names)
-    return (added - known) | set(cls.extra_arguments)

@@ -189,7 +189,7 @@ class FrameStore:
         self.counters = np.array([n_used, 0])
         self.n_references[0] = self.references.size
         # Most often, a step has one new frame.
-        self._reserve(self.references[0, ..., 0].size)
+        self.reserve(self.references[0, ..., 0].size)
 
     # ---- size
 
@@ -230,7 +230,7 @@ class FrameStore:
         if self._file is not None:
             # SB3 writes all observations first: there must be room for the next observations, too.
             for store in self.together:
-                store._reserve((1 if is_next else 2) * n * store.n_frames)
+                store.reserve((1 if is_next else 2) * n * store.n_frames)
         write_stacks(words, rows, envs, is_next, self.references, self.frames, self.n_references, self.free, self.counters)
         if is_next and self._n_judged < _JUDGED_ADDS * self.references.shape[2]:
             self._judge(n)
@@ -264,8 +264,13 @@ class FrameStore:
             stacks = np.array(stacks, order="C")
         return stacks.reshape(n, self.n_frames, self.frame_bytes // self.dtype.itemsize).view(self._word)
 
-    def _reserve(self, n_new: int) -> None:
-        """Allocate blocks of the disk for frames that come next."""
+    def reserve(self, n_new: int) -> None:
+        """
+        Allocate blocks of the disk for frames that come next.
+
+        :param n_new: largest number of new frames
+        :raises OSError: if the disk has no room; nothing has changed then
+        """
         if self._file is not None:
             n_frames = int(self.counters[0]) + max(n_new - int(self.counters[1]), 0)
             # Whole pieces, so that most calls have nothing to do.
@@ -281,9 +286,9 @@ class FrameStore:
         n_unshared = max(self.n_frames, 2)
         if self._n_judged >= _JUDGED_ADDS * n_envs and self.n_held > n_steps * (1 + n_unshared) / 2:
             warnings.warn(
-                f"frames={self.n_frames}: the newest {n_steps:,} transitions take {self.n_held:,} frames. Each takes one where "
-                f"the next observation is the observation shifted by one frame along axis {self.axis}. The others are stored "
-                "in full, which takes more memory than without frames. Check the number of frames in a stack"
+                f"frames={self.n_frames}: the newest {n_steps:,} transitions take {self.n_held:,} frames. Each takes one "
+                f"where the next observation is the observation shifted by one frame along axis {self.axis}. The others are "
+                "stored in full, which takes more memory than without frames. Check the number of frames in a stack"
             )
 
     # ---- saving and copies
@@ -317,7 +322,7 @@ class FrameStore:
         if len(given) < len(packed["references"]):
             used, local = np.unique(given, return_inverse=True)
             frames = frames[used]
-        self._reserve(len(frames))
+        self.reserve(len(frames))
         first = int(self.counters[0])
         end = first + len(frames)
         self.frames[first:end] = np.ascontiguousarray(frames).view(self._word)

@@ -6,36 +6,43 @@ The prioritized replay buffer: SB3 stores and counts; masses, ids and the draw a
 - ``update_priorities`` checks ids and TD errors, finds the slots of the ids, and lets the sampler write their masses.
 """
 
-import threading
+import copy
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers import arrays, conversion, inputs
 from sb3_per.buffers.demonstrations import Demonstrations
 from sb3_per.buffers.frame_setting import frames_by_key
-from sb3_per.buffers.n_step import discounted_sums, return_windows
+from sb3_per.buffers.n_step import ReturnWindows, discounted_sums, return_windows
 from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
-from sb3_per.buffers.slots import map_arrays, read_slots
+from sb3_per.buffers.slots import map_arrays, read_rewards_and_ends, read_slots
 from sb3_per.buffers.state import OLD_PICKLE, BufferState
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.subsets import Candidates
 from sb3_per.sampling.transition_ids import TransitionIds
 from sb3_per.utils.checks import FRACTION, check_argument, integer
-from sb3_per.utils.origin import is_overridden
+from sb3_per.utils.lock import Lock
+from sb3_per.utils.origin import is_overridden, require_unchanged
+
+BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
 # What the attribute ``device`` may be on a CPU: a user may have set a string.
 _CPU = (th.device("cpu"), "cpu")
+
+# SB3's own method: a user may replace it in SB3's class, too.
+_SB3_TO_TORCH = BaseBuffer.to_torch
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -65,9 +72,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     :param optimize_memory_usage: SB3's
     :param handle_timeout_termination: SB3's
     :param settings: of prioritization, see :class:`~sb3_per.buffers.settings.BufferSettings`: ``scheme``, ``alpha``,
-        ``beta_start``, ``beta_end``, ``beta_anneal_steps``, ``epsilon``, ``kappa``, ``td_error_reduction``, ``stratified``,
-        ``actor_batch``, ``initial_priority``, ``recency``, ``recency_min``, ``age_decay``, ``unique``, ``n_steps``, ``gamma``,
-        ``frames``, ``storage_folder``, ``demonstration_fraction``, ``demonstration_fraction_end``
+        ``beta_start``, ``beta_end``, or ``beta`` for both, ``beta_anneal_steps``, ``epsilon``, ``kappa``,
+        ``td_error_reduction``, ``stratified``, ``actor_batch``, ``initial_priority``, ``recency``, ``recency_min``,
+        ``age_decay``, ``unique``, ``n_steps``, ``gamma``, ``frames``, ``storage_folder``, ``demonstration_fraction``,
+        ``demonstration_fraction_end``
     :raises ValueError: for a value that is not allowed, before memory is allocated
     :raises TypeError: for an unknown setting; the message names the nearest
     :raises NotImplementedError: for settings that do not go together
@@ -76,8 +84,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     #: arguments of this kind of buffer beside SB3's and the settings
     extra_arguments: ClassVar[tuple[str, ...]] = ()
+    #: attributes with objects that :meth:`make_parts` makes
+    parts: ClassVar[tuple[str, ...]] = (
+        *("lock", "ids", "scheme", "sampler", "beta_schedule", "demonstrations", "update_reminder", "draw_record"),
+        "own_values",
+    )
     #: whether all rows can be drawn
     draws_all_rows: ClassVar[bool] = True
+    #: whether reads follow an episode although ``n_steps`` is 1
+    follows_episodes: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -115,16 +130,33 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         settings: dict[str, Any],
     ) -> None:
         """Check the arguments of the constructor before SB3's constructor allocates memory."""
+        require_unchanged(type(self), "sample", "_get_samples", "_get_real_samples", "_get_virtual_samples")
         check_argument("buffer_size", buffer_size, integer())
         check_argument("n_envs", n_envs, integer())
-        #: settings of prioritization
-        self.settings = make_settings(type(self), settings)
+        self.use_settings(settings, optimize_memory_usage)
         inputs.require_nonempty(observation_space=observation_space, action_space=action_space)
         frames_by_key(self.settings.frames, observation_space)
+
+    def use_settings(self, given: dict[str, Any], optimize_memory_usage: bool) -> None:
+        """
+        Check settings and keep them. The parts of the buffer follow them after :meth:`make_parts`.
+
+        :param given: settings of prioritization by name
+        :param optimize_memory_usage: SB3's
+        :raises ValueError: for a value that is not allowed
+        :raises TypeError: for an unknown setting; the message names the nearest
+        :raises NotImplementedError: for settings that do not go together
+        """
+        #: settings of prioritization
+        self.settings = make_settings(type(self), given)
+        self._check_combinations(optimize_memory_usage)
+
+    def _check_combinations(self, optimize_memory_usage: bool) -> None:
+        """Refuse combinations that this kind of buffer does not support."""
         if optimize_memory_usage and self.settings.frames is not None:
             raise NotImplementedError(
-                f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all observations "
-                "once already"
+                f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all "
+                "observations once already"
             )
         if optimize_memory_usage and isinstance(self, DictReplayBuffer):
             raise NotImplementedError(
@@ -144,7 +176,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         settings = self.settings
         #: held by all methods that read or change transitions
-        self.lock = threading.RLock()
+        self.lock = Lock()
         #: which transition is in which slot
         self.ids = TransitionIds(self.buffer_size, self.n_envs, self.optimize_memory_usage)
         #: the prioritization scheme
@@ -166,8 +198,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         #: masses, or with ranks priorities, that transitions came with, shape (buffer_size, n_envs), NaN for none; ``None``:
         #: no transition has come with any
         self.own_values: np.ndarray | None = None
-        # Environments of the rows that `sample` reads, for `_get_samples`, which SB3 calls with rows alone.
-        self._drawn_envs: np.ndarray | None = None
+        # Rows and slots that `sample` reads, for `_get_samples`, which SB3 calls with rows alone.
+        self._drawn: tuple[np.ndarray, np.ndarray] | None = None
 
     # ---- write
 
@@ -249,6 +281,73 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 if masses is not None:
                     self._keep_own_values(masses[i], row=self.pos - 1)
 
+    def append_rows(
+        self,
+        obs: Any,
+        next_obs: Any,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        dones: np.ndarray,
+        timeouts: np.ndarray,
+        td_errors: np.ndarray | None = None,
+    ) -> None:
+        """
+        Append successive steps of one environment, which need not follow the newest row. The last step becomes a truncation
+        unless it ends an episode, so no n-step return runs from these steps into the next ones.
+
+        :param obs: observations, shape (n, ...), or a dictionary of them
+        :param next_obs: next observations in the same form, terminal observations included
+        :param actions: actions, shape (n, action_dim)
+        :param rewards: rewards, shape (n,)
+        :param dones: ends of episodes, shape (n,)
+        :param timeouts: which of these ends are truncations, shape (n,)
+        :param td_errors: of these transitions, shape (n,) or (n, n_critics), which become their priorities but do not raise
+            ``max_priority``; ``None``: they get the largest priority
+        :raises ValueError: for a buffer of several environments, another shape, values that are not numbers, or a reward that
+            is NaN or infinite; nothing is stored then
+        :raises NotImplementedError: with ``optimize_memory_usage``
+        """
+        if self.n_envs != 1:
+            raise ValueError(f"append_rows() needs a buffer with n_envs=1, not {self.n_envs}")
+        if self.optimize_memory_usage:
+            raise NotImplementedError(
+                "append_rows() with optimize_memory_usage=True is not supported: the next observation of the last step is not "
+                "the observation of the next row"
+            )
+        n = len(rewards)
+        parts = (obs, next_obs, actions, rewards, dones)
+        given = (map_arrays(lambda array: np.asarray(array)[:, None], part) for part in parts)
+        if np.shape(timeouts) != (n,):
+            raise ValueError(f"timeouts must have shape ({n},), not {np.shape(timeouts)}")
+        infos = [[{"TimeLimit.truncated": bool(timeout)}] for timeout in timeouts]
+        checked, timeouts = inputs.checked_rows(self, (n, 1), *given, infos)
+        masses = None if td_errors is None else self.sampler.evaluate(inputs.abs_td_errors(td_errors, n))[0]
+        if n == 0:
+            return
+        dones = np.array(checked[4])
+        timeouts = np.array(timeouts)
+        if not dones[-1]:
+            dones[-1] = timeouts[-1] = 1
+        # Of more steps than rows, the newest.
+        held = slice(max(n - self.buffer_size, 0), None)
+        with self.lock:
+            if self._is_adding or not self.ids.agree(self.pos, self.full):
+                self._count_rows()
+            ids = self.ids
+            next_step = ids.next_step + n
+            rows = np.arange(ids.next_step, next_step)[held] % ids.n_rows
+            if masses is not None or self.own_values is not None:
+                self._keep_own_values(None if masses is None else masses[held, None], rows)
+            names = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+            for name, values in zip(names, (*checked[:4], dones, timeouts), strict=True):
+                map_arrays(lambda stored, part: stored.__setitem__(rows, part[held]), getattr(self, name), values)
+            # In one statement, because an interrupt may come between two.
+            self.pos, self.full, ids.next_step = (
+                next_step % ids.n_rows,
+                next_step - ids.first_step >= ids.n_rows,
+                next_step,
+            )
+
     def _evaluate(self, td_errors: Any) -> np.ndarray:
         """
         Turn the TD errors of a new row into masses, or with ranks priorities.
@@ -267,12 +366,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _note_overwritten_rows(self) -> None:
         """Note what can no longer be drawn after the next row, where not all rows can be drawn."""
 
-    def _keep_own_values(self, values: np.ndarray | None, row: int | None = None) -> None:
+    def _keep_own_values(self, values: np.ndarray | None, row: int | np.ndarray | None = None) -> None:
         """
         Keep the masses that transitions come with until the tree gets them.
 
-        :param values: masses, or with ranks priorities, shape (n_envs,); ``None``: they come with none
-        :param row: of the transitions; ``None``: the row that is written next
+        :param values: masses, or with ranks priorities, shape (n_envs,), of several rows (n, n_envs); ``None``: they come with
+            none
+        :param row: of the transitions, or several; ``None``: the row that is written next
         """
         if self.own_values is None:
             self.own_values = np.full((self.buffer_size, self.n_envs), np.nan)
@@ -287,18 +387,19 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """
         End the episodes under way, because the next steps do not follow the newest ones, e.g. after a reset in mid-episode.
-        The newest steps become truncations, and no n-step window goes beyond them.
+        The newest steps become truncations, and no n-step window goes beyond them. Without ``handle_timeout_termination`` a
+        truncation is a termination, as in SB3, so single steps stay as they are.
 
         :param envs: environments whose episodes end, different integers of shape (k,); ``None``: all of them
         """
         envs = np.arange(self.n_envs) if envs is None else np.asarray(envs)
         with self.lock:
-            if self.size() == 0:
+            if self.size() == 0 or not (self.handle_timeout_termination or self.n_steps > 1 or self.follows_episodes):
                 return
-            is_open = self.dones[self.pos - 1, envs] == 0
-            self.dones[self.pos - 1, envs[is_open]] = 1
+            cut = envs[self.dones[self.pos - 1, envs] == 0]
             if self.handle_timeout_termination:
-                self.timeouts[self.pos - 1, envs[is_open]] = 1
+                self.timeouts[self.pos - 1, cut] = 1  # first: after an interrupt in between, no step is a termination
+            self.dones[self.pos - 1, cut] = 1
 
     # ---- rows that SB3 has written
 
@@ -321,11 +422,32 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return
         if not 0 <= self.pos < self.buffer_size:
             raise ValueError(f"pos must be a row in [0, {self.buffer_size}), not {self.pos}: a full buffer has full=True, too")
+        if self._count_rows_of_users_add():
+            return
         inputs.require_finite_rewards(self.rewards[: self.size()])
         self.own_values = None
         self._n_inserted = -1  # first, so that after an interrupt the tree starts over at the next call
         ids.start_over(self.pos + self.buffer_size if self.full else self.pos)
         self._start_tree_over()
+
+    def _count_rows_of_users_add(self) -> bool:
+        """
+        Count the rows that a user's method has written without calling ours, if there is such a method.
+
+        :return: whether they explain SB3's ``pos`` and ``full``
+        :raises ValueError: for a reward that is NaN or infinite
+        """
+        if not (is_overridden(self, "add") or is_overridden(self, "extend")):
+            return False
+        n = self.ids.rows_until(self.pos, self.full)
+        if n is None:
+            return False
+        rows = np.arange(self.ids.next_step, self.ids.next_step + n)[-self.buffer_size :] % self.buffer_size
+        inputs.require_finite_rewards(self.rewards[rows])
+        if self.own_values is not None:
+            self.own_values[rows] = np.nan
+        self.ids.next_step += n
+        return True
 
     def insert_new_rows(self) -> None:
         """Bring the tree up to date with the rows that were written since the last call. Draws and updates begin with it."""
@@ -460,47 +582,67 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param env: associated VecNormalize
         :return: SB3's batch
         """
-        rows, self._drawn_envs = np.divmod(slots, self.n_envs)
+        rows = slots if self.n_envs == 1 else slots // self.n_envs
+        self._drawn = rows, slots
         try:
             return self._get_samples(rows, env)
         finally:
-            self._drawn_envs = None
+            self._drawn = None
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> ReplayBufferSamples:
         """
-        Read rows, see SB3. The environment of each row is the one that :meth:`sample` has drawn; for a call by hand, it is a
-        random one, as in SB3.
+        Read rows, see SB3. The environment of each row is the one that :meth:`sample` has drawn. For other rows than those
+        it is a random one, as in SB3.
 
         :param batch_inds: rows, integers of shape (batch_size,)
         :param env: associated VecNormalize
         :return: SB3's batch, with n-step returns if ``n_steps`` is above 1
         """
-        envs = self._drawn_envs
-        if envs is None:
-            envs = np.random.randint(0, high=self.n_envs, size=len(batch_inds))
-        slots = batch_inds * self.n_envs + envs
+        if self._drawn is not None and self._drawn[0] is batch_inds:
+            return self.read_batch(self._drawn[1], env)
+        rows = np.arange(self.buffer_size)[np.asarray(batch_inds)]  # NumPy checks them, and negative ones count from the end
+        return self.read_batch(rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=len(rows)), env)
+
+    def read_batch(self, slots: np.ndarray, env: VecNormalize | None = None) -> ReplayBufferSamples:
+        """
+        Read slots, normalize, add up n-step returns, and make tensors.
+
+        :param slots: that hold transitions, int64 of shape (batch_size,)
+        :param env: associated VecNormalize
+        :return: SB3's batch
+        """
         to_tensor = self.tensor_maker()
         n_steps = self.settings.n_steps
         if n_steps == 1:
-            last_slots = slots
-            rewards = self._normalize_reward(self.rewards.take(slots).reshape(-1, 1), env)
-            discounts = None
+            step_slots, last_slots = slots[:, None], slots
         else:
-            windows = return_windows(slots, self.dones, self.timeouts, self.pos, n_steps)
-            last_slots = windows.last_slots
-            rewards = self._normalize_reward(self.rewards.take(windows.slots), env)
+            windows = self.return_windows(slots)
+            step_slots, last_slots = windows.slots, windows.last_slots
+        rewards, terminations = read_rewards_and_ends(self.rewards, self.dones, self.timeouts, step_slots, last_slots)
+        rewards = self._normalize_reward(rewards, env)
+        discounts = None
+        if n_steps > 1:
             rewards, factors = discounted_sums(rewards, windows.lengths, self.gamma)
             discounts = to_tensor(factors)
         obs = self._normalize_obs(read_slots(self.observations, slots), env)
         next_obs = self._normalize_obs(self.read_next_observations(last_slots), env)
         return ReplayBufferSamples(
-            observations=map_arrays(to_tensor, obs),
-            actions=to_tensor(read_slots(self.actions, slots)),
-            next_observations=map_arrays(to_tensor, next_obs),
-            dones=to_tensor(self.read_terminations(last_slots)),
-            rewards=to_tensor(rewards),
-            discounts=discounts,
+            map_arrays(to_tensor, obs),
+            to_tensor(read_slots(self.actions, slots)),
+            map_arrays(to_tensor, next_obs),
+            to_tensor(terminations),
+            to_tensor(rewards),
+            discounts,
         )
+
+    def return_windows(self, slots: np.ndarray) -> ReturnWindows:
+        """
+        Find the steps of n-step returns.
+
+        :param slots: slots of the first steps, int64 of shape (batch_size,)
+        :return: the windows
+        """
+        return return_windows(slots, self.dones, self.timeouts, self.pos, self.settings.n_steps)
 
     def read_next_observations(self, slots: np.ndarray) -> Any:
         """
@@ -513,27 +655,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return read_slots(self.observations, (slots + self.n_envs) % self.ids.capacity)
         return read_slots(self.next_observations, slots)
 
-    def read_terminations(self, slots: np.ndarray) -> np.ndarray:
-        """
-        Tell where episodes terminate, and are not truncated.
-
-        :param slots: int64 of shape (batch_size,)
-        :return: 1 or 0, float32 of shape (batch_size, 1)
-        """
-        dones = self.dones.take(slots).astype(np.float32, copy=False)  # a user may have assigned booleans
-        # Few are done, and to read no timeout of the others saves cache misses.
-        ends = np.flatnonzero(dones)
-        dones[ends] *= 1 - self.timeouts.take(slots[ends])
-        return dones.reshape(-1, 1)
-
     def tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
         """
         Choose how arrays that nobody else uses become tensors: without SB3's copy, which takes three times as long, unless a
         user has replaced ``to_torch``.
         """
-        if self.device in _CPU and getattr(self.to_torch, "__func__", None) is ReplayBuffer.to_torch:
+        if type(self).to_torch is not _SB3_TO_TORCH or "to_torch" in vars(self):
+            return self.to_torch
+        if self.device in _CPU:
             return th.from_numpy
-        return self.to_torch
+        return functools.partial(self.to_torch, copy=False)
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """
@@ -890,17 +1021,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self.insert_new_rows()
             return conversion.to_replay_buffer(self)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the lock."""
-        state = dict(vars(self))
-        del state["lock"]
-        return state
+    def __copy__(self: BufferT) -> BufferT:
+        """Copy the position, ids and masses; the arrays are shared, as in a shallow copy of SB3's buffers."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        # In one call, since parts refer to each other.
+        vars(made).update(copy.deepcopy({name: vars(self)[name] for name in self.parts}))
+        return made
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "ids" not in state:
             raise ValueError(OLD_PICKLE)
         vars(self).update(state)
-        self.lock = threading.RLock()
 
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]

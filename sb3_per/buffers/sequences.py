@@ -19,10 +19,11 @@ from sb3_per.buffers.n_step import powers
 from sb3_per.buffers.replay import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS
-from sb3_per.buffers.slots import map_arrays, read_slots
+from sb3_per.buffers.slots import map_arrays, read_rewards_and_ends, read_slots
 from sb3_per.buffers.state import BufferState
 from sb3_per.buffers.window_targets import mix_over_time, n_step_targets
 from sb3_per.buffers.windows import States, Windows
+from sb3_per.sampling.sampler import DrawSettings
 from sb3_per.sampling.subsets import Candidates, MarkedSlots
 from sb3_per.utils.checks import FRACTION, check_argument, integer
 from sb3_per.utils.origin import is_overridden
@@ -63,7 +64,9 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     """
 
     extra_arguments = SEQUENCE_ARGUMENTS
+    parts = (*PrioritizedReplayBuffer.parts, "windows")
     draws_all_rows = False
+    follows_episodes = True
 
     def __init__(
         self,
@@ -110,16 +113,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             **settings,
         )
 
-    def _check_arguments(
-        self,
-        buffer_size: int,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        n_envs: int,
-        optimize_memory_usage: bool,
-        settings: dict[str, Any],
-    ) -> None:
-        super()._check_arguments(buffer_size, observation_space, action_space, n_envs, optimize_memory_usage, settings)
+    def _check_combinations(self, optimize_memory_usage: bool) -> None:
+        super()._check_combinations(optimize_memory_usage)
         scheme = self.settings.make_scheme()
         if scheme.replaces_loss:
             raise NotImplementedError(
@@ -153,7 +148,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if self.settings.demonstration_fraction > 0.0:
             self.empty_twin(1)  # raises
 
-    def make_parts(self, draw_settings: Any = None) -> None:  # noqa: D102 - inherited
+    def make_parts(self, draw_settings: DrawSettings | None = None) -> None:
+        """See :meth:`PrioritizedReplayBuffer.make_parts`."""
         super().make_parts(draw_settings)
         n_recorded = self.sequence_length + self.n_steps - 1
         #: which windows can be drawn
@@ -351,8 +347,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :return: the windows, with weights of 1
         """
         windows = self.windows.read(self, slots)
-        ends = self.read_terminations(windows.last_slots)
-        rewards = self._normalize_reward(self.rewards.take(windows.slots), env)
+        rewards, ends = read_rewards_and_ends(self.rewards, self.dones, self.timeouts, windows.slots.T, windows.last_slots)
+        rewards = self._normalize_reward(rewards.T, env)
         sums, discounts, dones, next_steps, mask = n_step_targets(
             np.ascontiguousarray(rewards, np.float32),
             windows.lengths,

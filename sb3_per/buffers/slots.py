@@ -7,6 +7,7 @@ import numpy as np
 import torch as th
 
 from sb3_per.buffers.files import FileArray
+from sb3_per.utils.compiled import kernel, prefetch
 
 
 def map_arrays(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -50,7 +51,7 @@ def read_slots(stored: Any, slots: np.ndarray) -> Any:
             stored.will_need(slots)
             stored = stored.view(np.ndarray)
         # Several times faster than the next line.
-        return stored.reshape(-1, *stored.shape[2:]).take(slots, axis=0)
+        return stored.reshape(-1, *stored.shape[2:]).take(slots, 0)
     return np.asarray(stored[np.divmod(slots, stored.shape[1])])
 
 
@@ -65,3 +66,48 @@ def join_tensors(first: Any, second: Any) -> Any:
     if first is None:
         return None
     return map_arrays(lambda *parts: th.cat(parts), first, second)
+
+
+def read_rewards_and_ends(
+    rewards: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, slots: np.ndarray, last_slots: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Read the rewards of steps, and tell where the last ones terminate and are not truncated.
+
+    :param rewards: SB3's array, shape (n_rows, n_envs), as the next two
+    :param dones: SB3's array
+    :param timeouts: SB3's array
+    :param slots: slots of the steps, int64 of shape (batch_size, n_steps)
+    :param last_slots: slot of the last step that counts, int64 of shape (batch_size,)
+    :return: rewards, shape (batch_size, n_steps); and 1 or 0, float32 of shape (batch_size, 1)
+    """
+    found = np.empty(slots.shape, rewards.dtype)
+    terminations = np.empty((len(slots), 1), np.float32)
+    _gather(rewards, dones, timeouts, slots, last_slots, found, terminations)
+    return found, terminations
+
+
+@kernel
+def _gather(
+    rewards: np.ndarray,
+    dones: np.ndarray,
+    timeouts: np.ndarray,
+    slots: np.ndarray,
+    last_slots: np.ndarray,
+    found: np.ndarray,
+    terminations: np.ndarray,
+) -> None:
+    """Do what :func:`read_rewards_and_ends` does. It takes a fifth of NumPy's time in large arrays."""
+    # Views by slot. Only what is not contiguous is copied, which a user may have assigned.
+    rewards = np.ascontiguousarray(rewards).reshape(-1)
+    dones = np.ascontiguousarray(dones).reshape(-1)
+    timeouts = np.ascontiguousarray(timeouts).reshape(-1)
+    for i in range(last_slots.size):
+        prefetch(dones, np.uint64(last_slots[i]))
+        prefetch(rewards, np.uint64(slots[i, 0]))
+    for i in range(last_slots.size):
+        done = np.float32(dones[last_slots[i]])  # a user may have assigned booleans
+        # Few are done, and to read no timeout of the others saves cache misses.
+        terminations[i, 0] = done if done == 0 else done * (1 - timeouts[last_slots[i]])
+        for j in range(slots.shape[1]):
+            found[i, j] = rewards[slots[i, j]]

@@ -274,7 +274,7 @@ class Windows:
         :return: where their steps are
         """
         steps = return_windows(slots, buffer.dones, buffer.timeouts, buffer.pos, self.n_recorded)
-        is_step = np.arange(self.n_recorded)[:, None] < steps.lengths
+        is_step = np.arange(self.n_recorded) < steps.lengths[:, None]
         numbers = self.episode_steps.take(slots)
         prefix_lengths = np.minimum(numbers, self.burn_in).astype(np.int64)
         capacity = self.n_rows * self.n_envs
@@ -282,7 +282,7 @@ class Windows:
         offsets = np.arange(self.burn_in)[:, None]
         prefix_slots = (first_slots + offsets * self.n_envs) % capacity
         return WindowBatch(
-            slots=np.where(is_step, steps.slots.T, slots),
+            slots=np.where(is_step, steps.slots, slots[:, None]).T,
             lengths=steps.lengths,
             last_slots=steps.last_slots,
             prefix_slots=np.where(offsets < prefix_lengths, prefix_slots, first_slots),
@@ -313,7 +313,6 @@ class Windows:
             states[numbers <= self.burn_in] = 0.0
             found.append(np.ascontiguousarray(states.swapaxes(0, 1)))
         return found
-
 
     # ---- save and load
 

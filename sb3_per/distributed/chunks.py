@@ -9,9 +9,9 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.algorithms.base import PrioritizedAlgorithm
+from sb3_per.buffers.slots import keyed, map_arrays
 from sb3_per.distributed.algorithm import last_obs
 from sb3_per.distributed.random_state import RandomState
-from sb3_per.storage.nested import flat, keyed, map_arrays
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Chunk:
     T successive steps of an actor's k environments.
 
     :param version: number of updates of the weights that it acted with
-    :param steps: arguments of ``add_steps``, e.g. observations and rewards before normalization, of shape (T, k, ...); with TD
-        errors by the actor's weights if they are wanted, shape (T, k, n_critics)
+    :param steps: arguments of ``append_rows``, e.g. observations and rewards before normalization, of shape (T, k, ...); with
+        TD errors by the actor's weights if they are wanted, shape (T, k, n_critics)
     :param infos: pickled list of one dictionary per transition, step by step. As objects, their arrays would be read-only
         views that keep Ray's object store from becoming free
     :param last_obs: observations that the actor acts on next, shape (k, ...): normalized, and before normalization
@@ -51,6 +51,11 @@ def for_callbacks(chunk: Chunk) -> ForCallbacks:
     }
 
 
+def flat(array: np.ndarray) -> np.ndarray:
+    """Join the first two axes of an array, steps and environments: a view if possible."""
+    return array.reshape(-1, *array.shape[2:])
+
+
 def some_of(arrays: dict[str, Any], index: Any) -> dict[str, Any]:
     """Select entries of arrays, lists, or dictionaries of arrays, by a slice or several: views under the same names."""
     return {name: map_arrays(lambda part: part[index], each) for name, each in arrays.items()}
@@ -70,19 +75,18 @@ def joined(parts: Sequence[Any]) -> Any:
 
 def store_chunk(model: PrioritizedAlgorithm, columns: np.ndarray, chunk: Chunk, n: int) -> None:
     """
-    Store a chunk as a whole, because a large write costs as much as a small one. Also update statistics and last observations.
+    Store the steps of a chunk, environment by environment. Also update statistics and last observations.
 
     :param model: the learner's algorithm
-    :param columns: columns of the actor's environments in the buffer, shape (k,)
+    :param columns: indices of the actor's environments, shape (k,)
     :param chunk: the chunk
     :param n: number of transitions that count, the first ones of the chunk
     """
     n_steps, n_rest = divmod(n, len(columns))
-    steps = some_of(chunk.steps, slice(n_steps))
-    model.replay_buffer.add_steps(columns, **steps, initial_priority="td_error")
-    if n_rest > 0:  # the first environments take one step more
-        steps = some_of(chunk.steps, (slice(n_steps, n_steps + 1), slice(n_rest)))
-        model.replay_buffer.add_steps(columns[:n_rest], **steps, initial_priority="td_error")
+    for env in range(len(columns)):
+        # The first environments take one step more.
+        n_of_env = n_steps + (env < n_rest)
+        model.replay_buffer.append_rows(**some_of(chunk.steps, (slice(n_of_env), env)))
     normalize = model.get_vec_normalize_env()
     if normalize is not None and normalize.training and n_steps > 0:
         update_statistics(normalize, columns, chunk, n_steps)
@@ -93,9 +97,8 @@ def store_chunk(model: PrioritizedAlgorithm, columns: np.ndarray, chunk: Chunk, 
                 part[columns] = keyed(last)[key]
 
 
-def end_episodes_of(model: PrioritizedAlgorithm, columns: np.ndarray) -> None:
-    """Cut the episodes of some environments after the last stored step, which the next step does not follow."""
-    model.replay_buffer.end_episodes(columns)
+def forget_returns(model: PrioritizedAlgorithm, columns: np.ndarray) -> None:
+    """Begin new episodes in the statistics of some environments, whose next step does not follow the last one."""
     normalize = model.get_vec_normalize_env()
     if normalize is not None:
         normalize.returns[columns] = 0.0

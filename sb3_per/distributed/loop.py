@@ -15,13 +15,14 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, Trai
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms.base import PrioritizedAlgorithm
-from sb3_per.buffers import IgnoredSettingWarning, PrioritizedSequenceReplayBuffer, hooks
+from sb3_per.buffers import IgnoredSettingWarning, PrioritizedSequenceReplayBuffer
+from sb3_per.buffers.slots import map_arrays
 from sb3_per.distributed import algorithm, random_state
 from sb3_per.distributed.actor_pool import ActorPool
 from sb3_per.distributed.algorithm import n_timesteps_left, n_updates
-from sb3_per.distributed.chunks import ForCallbacks, end_episodes_of, for_callbacks, joined, some_of, store_chunk
+from sb3_per.distributed.chunks import ForCallbacks, for_callbacks, forget_returns, joined, some_of, store_chunk
 from sb3_per.distributed.environments import wrappers_of
-from sb3_per.storage.nested import map_arrays
+from sb3_per.utils.origin import is_overridden
 
 # A learner that waits for more than this share of its time gets faster with more actors.
 _WAITS = 0.1
@@ -45,9 +46,10 @@ def check_supported(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
 
     :param pool: the actors
     :param model: the algorithm that is to learn
-    :raises NotImplementedError: for HER, sequences, networks of SBX, ``train_freq`` in episodes, and a buffer with methods
-        that actors would bypass
-    :raises ValueError: for a ladder without random actions, and for wrappers that actors do not support
+    :raises NotImplementedError: for HER, sequences, ``optimize_memory_usage``, networks of SBX, ``train_freq`` in episodes,
+        and a buffer with methods that actors would bypass
+    :raises ValueError: for a buffer with a column for each environment, a ladder without random actions, and for
+        wrappers that actors do not support
     :warns IgnoredSettingWarning: for TD errors of new transitions that actors are told not to send
     """
     buffer = model.replay_buffer
@@ -55,13 +57,23 @@ def check_supported(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
     assert isinstance(model.train_freq, TrainFreq)
     if isinstance(buffer, HerReplayBuffer):
         raise NotImplementedError(
-            f"{name} with actors and hindsight (HER) is not supported: its episodes lie in consecutive rows, which all "
-            "environments share"
+            f"{name} with actors and hindsight (HER) is not supported: actors send parts of episodes, and hindsight needs "
+            "whole ones"
         )
     if isinstance(buffer, PrioritizedSequenceReplayBuffer):
         raise NotImplementedError(
             f"{name} with actors and replay of sequences is not supported: windows and recurrent states would have to go "
             "with the chunks"
+        )
+    if buffer.optimize_memory_usage:
+        raise NotImplementedError(
+            f"{name} with actors and optimize_memory_usage=True is not supported: rows of several environments follow one "
+            "another, so the next observation is not that of the next row. Use replay_buffer_kwargs=dict(frames=1)"
+        )
+    if buffer.n_envs != 1:
+        raise ValueError(
+            f"Actors append the steps of all environments to one column, and this {type(buffer).__name__} has n_envs="
+            f"{buffer.n_envs}. Give the environments of make_actors() to the constructor of {name}, or to load(..., env=env)"
         )
     if not model.can_act_in_copies:
         raise NotImplementedError(
@@ -78,9 +90,13 @@ def check_supported(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
             f"exploration='ladder' needs an algorithm that takes random actions (DQN, QR-DQN), but {name} explores with "
             "its policy or action_noise. Use exploration=None"
         )
-    hooks.require_own(buffer, "add_steps")
+    if is_overridden(buffer, "add") and not is_overridden(buffer, "append_rows"):
+        raise NotImplementedError(
+            f"{type(buffer).__name__} overrides add(), and actors do not call it: override append_rows() too, e.g. change its "
+            "arguments and call super().append_rows()"
+        )
     for method in ("to_torch", "_normalize_obs", "_normalize_reward"):
-        if hooks.is_overridden(buffer, method) and _sends_td_errors(pool, model):
+        if is_overridden(buffer, method) and _sends_td_errors(pool, model):
             raise NotImplementedError(
                 f"{type(buffer).__name__} overrides {method}(), which actors do not call when they compute TD errors: set "
                 "make_actors(..., initial_priorities='max')"
@@ -114,8 +130,9 @@ class Run:
         self._sent_weights: Any = None
         n_steps = -(-n_timesteps_left(model) // pool.n_envs)
         self._num_timesteps_at_end = model.num_timesteps + n_steps * pool.n_envs
-        # In a small buffer, a larger chunk would overwrite transitions before they were counted.
-        chunk = min(pool.settings.chunk, max(1, model.replay_buffer.buffer_size // 4))
+        # In a small buffer, larger chunks would overwrite transitions before they were counted.
+        rows_of_env = model.replay_buffer.buffer_size // (pool.n_actors * pool.n_envs)
+        chunk = min(pool.settings.chunk, max(1, rows_of_env // 4))
         self._content = pool.engine.put(algorithm.packed(model, chunk))
         # With a single actor and no lag, the actor draws from the learner's random state, as in a synchronous run.
         self._shares_random_state = pool.n_actors == 1 and pool.settings.in_flight == 1
@@ -168,10 +185,12 @@ class Run:
         pool = self.pool
         columns = pool.columns_of(actor)
         first_obs = None
-        if is_restart:  # its pending chunks are lost, so its next step does not follow the last one that is stored
-            end_episodes_of(self.model, columns)
+        if is_restart:  # its pending chunks are lost
+            forget_returns(self.model, columns)
         else:
-            first_obs = tuple(map_arrays(lambda part: part[columns], obs) for obs in algorithm.last_obs(self.model))
+            first_obs = tuple(
+                None if obs is None else map_arrays(lambda part: part[columns], obs) for obs in algorithm.last_obs(self.model)
+            )
         seed = random_state.derived_seed(self._seed, actor, pool.starts[actor])
         wraps = None if self._continues and not is_restart else wrappers_of(self.model.env, columns)
         epsilon = exploration_ladder(pool.n_actors)[actor] if pool.settings.exploration == "ladder" else None
@@ -235,7 +254,7 @@ class RunMetrics:
         self._began = time.monotonic()
         self._waited_before = pool.seconds_waited
         self._updates_before = n_updates(model)
-        self._stale_before = model.replay_buffer.experience.n_stale_updates
+        self._stale_before = model.n_stale_updates
         #: transitions that updates were due for
         self.n_inserted = 0
         # Since the last line of the log.
@@ -280,8 +299,7 @@ class RunMetrics:
         if self.n_inserted > 0:
             n_sampled = (n_updates(self._model) - self._updates_before) * int(self._model.batch_size)
             logger.record("replay/samples_per_insert", n_sampled / self.n_inserted)
-        n_stale = self._model.replay_buffer.experience.n_stale_updates - self._stale_before
-        logger.record("replay/stale_updates", n_stale)
+        logger.record("replay/stale_updates", self._model.n_stale_updates - self._stale_before)
         self._line_began = now
         self._timesteps_before = n_timesteps
         self._lags = []

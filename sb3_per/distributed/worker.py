@@ -9,6 +9,7 @@ from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_per.buffers.slots import map_arrays
 from sb3_per.distributed import algorithm, random_state
 from sb3_per.distributed.chunks import Chunk
 from sb3_per.distributed.environments import Wrap
@@ -130,12 +131,14 @@ class ActorWorker:
         """
         Copy the steps of the last call. The buffer has put observations and timeouts into the form that the learner stores.
 
-        :return: arguments of ``add_steps``
+        :return: arguments of ``append_rows``, shape (n, n_envs, ...)
         """
         buffer = self.model.replay_buffer
-        slots = np.arange(buffer.size() * buffer.n_envs).reshape(-1, buffer.n_envs)
-        names = ("obs", "next_obs", "actions", "rewards", "dones", "timeouts")
-        return dict(zip(names, buffer.storage.read_steps(slots)[:6], strict=True))
+        n = buffer.size()
+        stored = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+        names = ("obs", "next_obs", *stored[2:])
+        parts = (map_arrays(lambda array: array[:n].copy(), getattr(buffer, name)) for name in stored)
+        return dict(zip(names, parts, strict=True))
 
     def td_errors(self) -> np.ndarray:
         """

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from sb3_per.buffers.frame_setting import stack_axis
 from sb3_per.storage.frame_kernels import ZERO, Table, decode, encode, frames_will_be_needed, least_needed
 from sb3_per.storage.frame_pool import FramePool
-from sb3_per.buffers.frame_setting import stack_axis
 from sb3_per.storage.mapped import Files
 from sb3_per.storage.store import ObservationStore
 

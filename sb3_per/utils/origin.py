@@ -37,3 +37,20 @@ def is_overridden(instance: Any, name: str) -> bool:
     if name in vars(instance):
         return True
     return is_user_defined(next(base for base in type(instance).__mro__ if name in vars(base)))
+
+
+def require_unchanged(cls: type, *names: str) -> None:
+    """
+    Check that nobody has replaced methods in the classes of a library that a class derives from, where they are never called.
+
+    :param cls: class of this package, or a user's that derives from one
+    :param names: names of methods of the library that this package has its own for
+    :raises NotImplementedError: if one of them was replaced; the message says what to do instead
+    """
+    for base in cls.__mro__:
+        for name in names:
+            if not is_user_defined(base) and name in vars(base) and is_user_defined(vars(base)[name]):
+                raise NotImplementedError(
+                    f"{base.__name__}.{name} was replaced by {vars(base)[name].__qualname__}(), which {cls.__name__} never "
+                    f"calls: override {name}() in a subclass of {cls.__name__}"
+                )

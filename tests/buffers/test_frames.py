@@ -22,6 +22,7 @@ from sb3_per.buffers.frames import FrameStore
 from tests.helpers.frames import ACTIONS, FORMS, Stream, add, same_batches, same_bytes, stacked, twins
 from tests.helpers.messages import caught_user_warnings, no_user_warnings
 
+
 def check_references(store: FrameStore) -> None:
     """Check that the store counts each reference, that no free frame is in use, and that no frame is lost."""
     counted = np.bincount(store.references.reshape(-1), minlength=len(store.n_references))

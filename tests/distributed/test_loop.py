@@ -10,7 +10,7 @@ from stable_baselines3.common.logger import KVWriter, Logger
 
 from sb3_per import PERDQN
 from tests.helpers.actor_envs import Tracked
-from tests.helpers.actors import Follower, Listening, StopAt, assert_columns_hold, local, on_engine, small
+from tests.helpers.actors import Follower, Listening, StopAt, assert_rows_hold, local, on_engine, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -21,7 +21,7 @@ def test_steps_are_counted_as_sb3_counts_them():
         env = local(Tracked, n_actors, n_envs=n_envs, chunk=chunk)
         model, follower = small(PERDQN, env, train_freq=1, learning_starts=0), Follower()
         model.learn(total, callback=follower)
-        assert model.num_timesteps == total == model.replay_buffer.ring.next_steps.sum()
+        assert model.num_timesteps == total == model.replay_buffer.ids.next_id
         assert [seen["num_timesteps"] for seen in follower.seen] == [*range(env.num_envs, total, env.num_envs), total]
         for name in ("rewards", "dones", "infos", "new_obs"):
             assert sum(len(seen[name]) for seen in follower.seen) == total
@@ -113,7 +113,7 @@ def test_the_log_counts_actors_and_updates(capsys):
     assert (last["actors/alive"], last["actors/restarts"], last["actors/lost_transitions"]) == (2, 0, 0)
     assert last["actors/bound"] == "learner-bound" and 0 <= last["time/learner_idle"] < 0.1
     assert max(line["actors/fps"] for line in lines) > 0
-    assert last["replay/stale_updates"] == model.replay_buffer.experience.n_stale_updates
+    assert last["replay/stale_updates"] == model.n_stale_updates
     small(PERDQN, local(Tracked), verbose=1).learn(40)
     assert "learner-bound: more actors will not help" in capsys.readouterr().out
 
@@ -132,9 +132,9 @@ def test_warm_up_takes_learning_starts_transitions():
     for parameter in model.policy.parameters():
         parameter.data.zero_()
     model.learn(120)
-    actions = model.replay_buffer.actions[:40]
-    assert 15 < (actions[:20] == 1).sum() < 45
-    assert (actions[20:] == 0).all()
+    actions = model.replay_buffer.actions[:120]
+    assert 15 < (actions[:60] == 1).sum() < 45
+    assert (actions[60:] == 0).all()
 
 
 def test_stored_steps_of_an_environment_follow_one_another():
@@ -142,9 +142,9 @@ def test_stored_steps_of_an_environment_follow_one_another():
     model = small(PERDQN, env, buffer_size=90)
     model.learn(300)
     model.learn(60, reset_num_timesteps=False)
-    assert assert_columns_hold(model.replay_buffer) == 0
+    assert assert_rows_hold(model.replay_buffer) <= env.num_envs
     model.learn(60)  # the environments are reset
-    assert_columns_hold(model.replay_buffer)
+    assert_rows_hold(model.replay_buffer)
 
 
 def test_chunks_are_stored_when_they_arrive():
@@ -155,15 +155,15 @@ def test_chunks_are_stored_when_they_arrive():
             self.ahead: list[int] = []
 
         def _on_step(self) -> bool:
-            self.ahead.append(self.model.replay_buffer.ring.next_steps.sum() - self.num_timesteps)
-            assert_columns_hold(self.model.replay_buffer)
+            self.ahead.append(self.model.replay_buffer.ids.next_id - self.num_timesteps)
+            assert_rows_hold(self.model.replay_buffer)
             return True
 
     for buffer_size, least, most in ((1000, 14, 19), (60, 1, 4)):
         model = small(PERDQN, local(Tracked, 3, n_envs=2, chunk=10), buffer_size=buffer_size)
         callback = Ahead()
         model.learn(180, callback=callback)
-        assert min(callback.ahead) == 0 and model.replay_buffer.ring.next_steps.sum() == 180
+        assert min(callback.ahead) == 0 and model.replay_buffer.ids.next_id == 180
         assert least <= max(callback.ahead) <= most
 
 
@@ -190,7 +190,7 @@ def test_training_can_continue_after_a_callback_stopped_it():
     assert model.num_timesteps == 40 and not env.pool.closed
     model.learn(100, reset_num_timesteps=False)
     assert model.num_timesteps == 140
-    assert_columns_hold(model.replay_buffer)
+    assert_rows_hold(model.replay_buffer)
 
 
 def test_an_error_in_a_callback_stops_the_actors():

@@ -27,11 +27,13 @@ def test_actors_compute_the_td_errors_of_the_learner(name):
         of_actor = worker.td_errors()
         steps = worker.steps()
         buffer = type(model.replay_buffer)(
-            10, model.observation_space, model.action_space, n_envs=2, n_steps=model.n_steps, gamma=model.gamma, device="cpu"
+            10, model.observation_space, model.action_space, n_steps=model.n_steps, gamma=model.gamma, device="cpu"
         )
-        buffer.add_steps(np.arange(2), **steps)
+        for i in range(2):
+            buffer.append_rows(**{name: part[:, i] for name, part in steps.items()})
         random_state.set_current(before)
-        of_learner = model.td_errors(buffer.read(np.arange(10))).numpy()
+        in_order_of_actor = np.arange(10).reshape(2, 5).T.ravel()
+        of_learner = model.td_errors(buffer.read(in_order_of_actor)).numpy()
         np.testing.assert_allclose(of_actor.reshape(10, -1), of_learner, rtol=1e-4, atol=1e-5)
         assert np.abs(of_actor).max() > 0
 

@@ -45,7 +45,7 @@ def test_local_actors_leave_the_generators_and_the_threads_of_the_process_alone(
     after = random.getstate(), np.random.get_state()[1].tolist(), th.get_rng_state().tolist()
     assert after == before
     assert th.get_num_threads() == 2
-    first, second = np.split(model.replay_buffer.actions[:20, :, 0], 2, axis=1)
+    first, second = np.split(model.replay_buffer.actions[:10], 2)  # a chunk of each actor
     assert (first != second).all()
 
 

@@ -58,13 +58,20 @@ def small(cls: Any, env: Any, policy: str = "MlpPolicy", **kwargs: Any) -> Any:
     return cls(policy, env, **copy.deepcopy({**SMALL, **kwargs}))  # SB3 changes these dictionaries
 
 
-def assert_same_run(actual: Any, expected: Any) -> None:
-    """Check that weights, transitions and priorities are equal to the bit."""
+def assert_same_run(actual: Any, expected: Any, is_synchronous: bool = False) -> None:
+    """
+    Check that weights, transitions and priorities are equal to the bit.
+
+    :param actual: a model after a run
+    :param expected: another one
+    :param is_synchronous: whether it learned without actors, whose chunks end with truncations
+    """
     for (name, a), b in zip(actual.policy.state_dict().items(), expected.policy.state_dict().values(), strict=True):
         assert th.equal(a, b), name
     buffers = actual.replay_buffer, expected.replay_buffer
-    for name in ("actions", "rewards", "dones", "timeouts", "priorities", "transition_ids"):
-        np.testing.assert_array_equal(*(getattr(buffer, name) for buffer in buffers), err_msg=name)
+    for name in ("actions", "rewards", "priorities", "transition_ids", *(() if is_synchronous else ("dones", "timeouts"))):
+        np.testing.assert_array_equal(*(getattr(buffer, name).reshape(-1) for buffer in buffers), err_msg=name)
+    np.testing.assert_array_equal(*((buffer.dones * (1 - buffer.timeouts)).reshape(-1) for buffer in buffers))
     for name in ("num_timesteps", "_n_updates", "_episode_num", "_n_calls"):
         assert getattr(actual, name, None) == getattr(expected, name, None), name
 
@@ -109,34 +116,25 @@ class StopAt(BaseCallback):
         return False
 
 
-def columns_of(buffer: Any) -> list[dict[str, np.ndarray]]:
-    """Return the steps of each column, the oldest first."""
-    columns = []
-    for env, end in enumerate(buffer.ring.next_steps):
-        rows = np.arange(max(end - buffer.buffer_size, 0), end) % buffer.buffer_size
-        names = ("observations", "next_observations", "rewards", "dones", "timeouts")
-        columns.append({name: getattr(buffer, name)[rows, env] for name in names})
-    return columns
-
-
-def assert_columns_hold(buffer: Any) -> int:
+def assert_rows_hold(buffer: Any) -> int:
     """
-    Check that each stored step continues the one before or begins after a done, and is stored once. Return the number of cuts,
-    which are episodes that ended before step 7.
+    Check that each stored step continues the one before or comes after an end, and is stored once.
+
+    :param buffer: of transitions of :class:`~tests.helpers.actor_envs.Tracked`
+    :return: number of truncated steps whose next step is not stored: the newest of each environment, and those before a loss
     """
-    n_cuts, seen = 0, Counter()
-    for column in columns_of(buffer):
-        obs, next_obs = column["observations"], column["next_observations"]
-        np.testing.assert_array_equal(obs[:, :2], next_obs[:, :2])
-        np.testing.assert_array_equal(next_obs[:, 2], obs[:, 2] + 1)
-        np.testing.assert_array_equal(column["rewards"], next_obs[:, 2])
-        seen.update(map(tuple, obs.tolist()))
-        follows = (obs[1:] == next_obs[:-1]).all(axis=1)
-        np.testing.assert_array_equal(follows, column["dones"][:-1] == 0)
-        is_end = next_obs[:, 2] == 7
-        assert (column["dones"][is_end] == 1).all() and (column["timeouts"][is_end] == 0).all()
-        is_cut = (column["dones"] == 1) & ~is_end
-        assert (column["timeouts"][is_cut] == 1).all()
-        n_cuts += is_cut.sum()
-    assert max(seen.values()) == 1
-    return int(n_cuts)
+    n = buffer.size()
+    rows = (buffer.pos - n + np.arange(n)) % buffer.buffer_size
+    names = ("observations", "next_observations", "rewards", "dones", "timeouts")
+    obs, next_obs, rewards, dones, timeouts = (getattr(buffer, name)[rows, 0] for name in names)
+    np.testing.assert_array_equal(obs[:, :2], next_obs[:, :2])
+    np.testing.assert_array_equal(next_obs[:, 2], obs[:, 2] + 1)
+    np.testing.assert_array_equal(rewards, next_obs[:, 2])
+    starts = Counter(map(tuple, obs.tolist()))
+    assert max(starts.values()) == 1
+    is_followed = (obs[1:] == next_obs[:-1]).all(axis=1)
+    assert is_followed[dones[:-1] == 0].all() and dones[-1] == 1
+    is_end = next_obs[:, 2] == 7
+    np.testing.assert_array_equal(dones * (1 - timeouts), is_end)
+    is_cut = (dones == 1) & ~is_end
+    return sum(each not in starts for each in map(tuple, next_obs[is_cut].tolist()))

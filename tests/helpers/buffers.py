@@ -21,7 +21,6 @@ from sb3_per import (
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
-from sb3_per.storage.nested import keyed
 from sb3_per.storage.store import ObservationStore
 
 OBSERVATION_SPACES = {
@@ -174,7 +173,7 @@ def assert_same_state(actual: Any, expected: Any) -> None:
 def contents_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """Copy everything that a buffer holds, after the rows that wait have entered the tree."""
     buffer.insert_new_rows()
-    return copy.deepcopy(buffer.__getstate__())
+    return vars(copy.deepcopy(buffer))
 
 
 def python_work(function: Callable[[], Any]) -> tuple[int, int]:

@@ -282,7 +282,9 @@ def test_a_directory_of_format_1_is_refused_with_the_way_to_convert_it(tmp_path)
     """It was written before SB3's arrays held the transitions."""
     path = tmp_path / "rl_model_replay_buffer.buffer"
     shutil.copytree(golden.FORMAT_1, path)
-    assert_refused(path, r"has format 1, .*at commit \w{8}, load it .*to_replay_buffer\(\).*sb3-per convert stock.pkl new.buffer")
+    assert_refused(
+        path, r"has format 1, .*at commit \w{8}, load it .*to_replay_buffer\(\).*sb3-per convert stock.pkl new.buffer"
+    )
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
@@ -293,10 +295,10 @@ def test_a_pickle_from_before_format_2_is_refused_with_the_way_to_convert_it(is_
     model = PERDQN.load(golden.FOLDER / "format-1.zip", env=gym.make("CartPole-v1"), device="cpu")
     settings = model.replay_buffer.settings
     assert (settings.scheme, settings.alpha, settings.n_steps, model.num_timesteps) == ("rank", 0.7, 2, 40)
-    with pytest.raises(ValueError, match="at commit .{8}, run: sb3-per convert old.pkl stock.pkl --trust"):
+    with pytest.raises(ValueError, match=r"at commit \w{8}, run: sb3-per convert old\.pkl stock\.pkl --trust"):
         model.load_replay_buffer(golden.FOLDER / "format-1.pkl")
     assert model.replay_buffer.size() == 0
-    with pytest.raises(ValueError, match="sb3-per convert old.pkl stock.pkl --trust"):
+    with pytest.raises(ValueError, match=r"sb3-per convert old\.pkl stock\.pkl --trust"):
         convert(golden.FOLDER / "format-1.pkl", tmp_path / "new.buffer")
     model.learn(20, reset_num_timesteps=False)
 
