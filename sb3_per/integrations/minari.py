@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecTransposeImage
 
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, scaled
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.storage.nested import keyed, map_arrays
+from sb3_per.buffers.slots import keyed, map_arrays
 
 if TYPE_CHECKING:
     from minari import MinariDataset

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples, SequenceReplayBufferSamples
-from sb3_per.storage.nested import map_arrays
+from sb3_per.buffers.slots import map_arrays
 
 #: Hidden and cell state, each of shape (n_layers, n, hidden).
 States = tuple[th.Tensor, ...]
