@@ -42,8 +42,10 @@ from sb3_per.algorithms.loaded_buffer import adapted_to_model
 from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
 from sb3_per.algorithms.wrapper_order import require_normalized_last
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.buffers.conversion import move_contents
 from sb3_per.buffers.settings import SETTING_NAMES
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
+from sb3_per.persistence.pickles import unpickling
 
 
 class PrioritizedAlgorithm(OffPolicyAlgorithm):
@@ -495,13 +497,14 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         if live is not None and live.size() == 0:
             # Others may hold the empty buffer, e.g. a callback.
             loaded.beta_schedule.go_on_from(live.beta)
-            live.take_over(loaded)
+            move_contents(loaded, live)
             loaded = live
         self.replay_buffer = loaded
 
     def _load_buffer_pickle(self, path: PathOrFile, truncate_last_traj: bool) -> None:
         try:
-            super().load_replay_buffer(path, truncate_last_traj)
+            with unpickling(path):
+                super().load_replay_buffer(path, truncate_last_traj)
         except pickle.UnpicklingError as error:
             raise ValueError(
                 f"{path} is damaged, or is the zip of a model, not a replay buffer: load it with load(), and give "

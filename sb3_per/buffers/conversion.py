@@ -11,7 +11,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.arrays import LARGE, folder_of, move_arrays, new_arrays, plain_array
 from sb3_per.buffers.inputs import require_finite_rewards
-from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings, with_both_betas
+from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings, IgnoredSettingWarning, with_both_betas
 from sb3_per.buffers.slots import map_arrays
 from sb3_per.sampling.schemes import arguments_for
 from sb3_per.utils.origin import is_user_defined
@@ -189,9 +189,7 @@ def to_replay_buffer(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
     elif buffer.n_steps > 1 and not buffer.optimize_memory_usage:
         sb3_class = NStepReplayBuffer
         arguments.update(n_steps=buffer.n_steps, gamma=buffer.gamma)
-    left_out = []
-    if len(buffer.demonstrations):
-        left_out.append(f"{len(buffer.demonstrations)} demonstrations")
+    left_out = buffer.unknown_to_sb3()
     if buffer.n_steps > 1 and sb3_class is not NStepReplayBuffer:
         left_out.append(f"n_steps={buffer.n_steps}")
     if left_out:
@@ -205,6 +203,34 @@ def to_replay_buffer(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
 
 
 # ---- to an empty buffer
+
+
+def move_contents(source: BufferT, target: BufferT) -> None:
+    """
+    Fill an empty buffer with the transitions of another one, whose arrays it uses from then on.
+
+    :param source: not to be used any more
+    :param target: empty, of the same kind and size
+    """
+    _share_contents(source, target)
+    record = target.draw_record
+    target.make_parts()
+    target.draw_record = record
+    target.take_over(source)
+
+
+def empty_like(buffer: BufferT, **settings: Any) -> BufferT:
+    """
+    Make an empty buffer of the same class and size.
+
+    :param buffer: prioritized
+    :param settings: that change
+    :return: the new buffer
+    """
+    kept = {**kept_settings(buffer, settings), **settings}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IgnoredSettingWarning)  # the user knows
+        return type(buffer)(buffer.buffer_size * buffer.n_envs, **sb3_arguments_of(buffer), **kept)
 
 
 def empty_twin(buffer: BufferT, n_rows: int) -> BufferT:

@@ -196,6 +196,15 @@ class Demonstrations:
         made.continue_from(old, keeps_masses)
         return made
 
+    def adopt(self, buffer: "PrioritizedReplayBuffer") -> None:
+        """
+        Hold the transitions of another buffer.
+
+        :param buffer: from ``empty_twin``
+        """
+        self.buffer = buffer
+        self.are_used = True
+
     def take_over(self, other: "Demonstrations", experience: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
         """
         Continue with the demonstrations of another buffer.

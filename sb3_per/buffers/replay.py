@@ -27,6 +27,7 @@ from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
 from sb3_per.buffers.slots import map_arrays, read_rewards_and_ends, read_slots
+from sb3_per.buffers.state import OLD_PICKLE, BufferState
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.subsets import Candidates
@@ -90,6 +91,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     )
     #: whether all rows can be drawn
     draws_all_rows: ClassVar[bool] = True
+    #: whether reads follow an episode although ``n_steps`` is 1
+    follows_episodes: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -391,7 +394,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         envs = np.arange(self.n_envs) if envs is None else np.asarray(envs)
         with self.lock:
-            if self.size() == 0 or not (self.handle_timeout_termination or self.n_steps > 1):
+            if self.size() == 0 or not (self.handle_timeout_termination or self.n_steps > 1 or self.follows_episodes):
                 return
             cut = envs[self.dones[self.pos - 1, envs] == 0]
             if self.handle_timeout_termination:
@@ -834,16 +837,83 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             if other.own_values is not None:
                 self.own_values = other.own_values
 
+    @property
+    def mass_owner(self) -> str:
+        """What a mass belongs to. Masses move between two buffers only if this is the same."""
+        return "transition"
+
+    def unknown_to_sb3(self) -> list[str]:
+        """List what the buffer holds, and no class of SB3 does, for a warning."""
+        return [f"{len(self.demonstrations)} demonstrations"] if len(self.demonstrations) else []
+
     def take_over(self, other: "PrioritizedReplayBuffer") -> None:
         """
         Continue with the transitions, the demonstrations and the beta of another buffer, whose arrays this one shares.
 
         :param other: of the same kind and size; not to be used any more
         """
-        keeps_masses = self.scheme.equals(other.scheme)
+        keeps_masses = self.scheme.equals(other.scheme) and self.mass_owner == other.mass_owner
         self.continue_from(other, keeps_masses)
         self.beta_schedule.load(other.beta_schedule.state())
         self.demonstrations.take_over(other.demonstrations, self, keeps_masses)
+
+    # ---- save and load
+
+    def state(self) -> BufferState:
+        """
+        Collect what may change after a step is stored, apart from SB3's flags.
+
+        :return: numbers and arrays, of which some are views: copy them before the buffer changes
+        """
+        self.insert_new_rows()
+        numbers = {
+            "first_step": self.ids.first_step,
+            "max_priority": self.sampler.max_priority,
+            "demonstration_progress": self.demonstrations.share.progress,
+            **self.beta_schedule.state(),
+        }
+        shape = (self.buffer_size, self.n_envs)
+        return BufferState(numbers, {name: array.reshape(shape) for name, array in self.sampler.state().items()}, {})
+
+    def stand_at(self, first_step: int, next_step: int) -> None:
+        """
+        Stand after rows that are in the arrays already. All of their transitions are new.
+
+        :param first_step: first step since the buffer was last emptied, a multiple of the number of rows
+        :param next_step: step that is stored next
+        :raises ValueError: for steps that cannot be
+        """
+        if not 0 <= first_step <= next_step < 2**60 or first_step % self.buffer_size != 0:
+            raise ValueError(f"steps from {first_step} to {next_step} cannot be in {self.buffer_size} rows")
+        self.ids.first_step = self._n_inserted = first_step
+        self.ids.next_step = next_step
+        self.pos = next_step % self.buffer_size
+        self.full = next_step - first_step >= self.buffer_size
+
+    def load(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+        """
+        Restore a state, after :meth:`stand_at`. Discard the buffer after an error.
+
+        :param state: of a buffer of the same kind, with the rows that are in the arrays
+        :param keeps_masses: whether the masses belong to the same scheme and to the same things; otherwise all are new
+        :param is_whole: whether these are all rows of that buffer; otherwise the older ones are missing
+        :raises ValueError: if the state contradicts itself
+        """
+        numbers = state.numbers
+        if not 0.0 <= numbers["max_priority"] < np.inf or not 0.0 <= numbers["demonstration_progress"] <= 1.0:
+            raise ValueError(f"numbers are out of range: {numbers}")
+        inputs.require_finite_rewards(self.rewards[: self.size()])
+        self.sampler.max_priority = float(numbers["max_priority"])
+        self.demonstrations.share.progress = float(numbers["demonstration_progress"])
+        self.beta_schedule.load(numbers)
+        if keeps_masses:
+            by_slot = {name: array.reshape(-1) for name, array in state.by_row.items()}
+            self.sampler.load_state(by_slot, self._drawable_slots(), is_whole)
+            self._n_inserted = self.ids.next_step
+
+    def _drawable_slots(self) -> np.ndarray:
+        """List all slots that can be drawn, int64 of shape (n,)."""
+        return self.ids.slots()
 
     def empty_twin(self, n_rows: int) -> "PrioritizedReplayBuffer":
         """
@@ -958,6 +1028,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         # In one call, since parts refer to each other.
         vars(made).update(copy.deepcopy({name: vars(self)[name] for name in self.parts}))
         return made
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "ids" not in state:
+            raise ValueError(OLD_PICKLE)
+        vars(self).update(state)
 
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]

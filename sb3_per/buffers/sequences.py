@@ -11,23 +11,22 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers.complete_windows import CompleteWindows
-from sb3_per.buffers.inputs import checked_row
-from sb3_per.buffers.recurrent_states import RecurrentStates
+from sb3_per.buffers import inputs
+from sb3_per.buffers.n_step import powers
 from sb3_per.buffers.replay import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS
-from sb3_per.buffers.transition_set import checked_ids, require_finite, td_error_matrix
-from sb3_per.buffers.window_kernels import mix_over_time, n_step_targets
-from sb3_per.buffers.window_set import WindowBatch, WindowSet
-from sb3_per.storage.nested import map_arrays
-from sb3_per.storage.ring import Ring
-from sb3_per.storage.storage import Storage
+from sb3_per.buffers.slots import map_arrays, read_rewards_and_ends, read_slots
+from sb3_per.buffers.state import BufferState
+from sb3_per.buffers.window_targets import mix_over_time, n_step_targets
+from sb3_per.buffers.windows import States, Windows
+from sb3_per.sampling.sampler import DrawSettings
+from sb3_per.sampling.subsets import Candidates, MarkedSlots
 from sb3_per.utils.checks import FRACTION, check_argument, integer
+from sb3_per.utils.origin import is_overridden
 
 
 class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
@@ -65,7 +64,9 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     """
 
     extra_arguments = SEQUENCE_ARGUMENTS
-    add_steps_refusal = "with sequences: one cursor decides for all of them which windows are complete"
+    parts = (*PrioritizedReplayBuffer.parts, "windows")
+    draws_all_rows = False
+    follows_episodes = True
 
     def __init__(
         self,
@@ -113,8 +114,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         )
 
     def _check_combinations(self, optimize_memory_usage: bool) -> None:
-        settings = self.settings
-        scheme = settings.make_scheme()
+        super()._check_combinations(optimize_memory_usage)
+        scheme = self.settings.make_scheme()
         if scheme.replaces_loss:
             raise NotImplementedError(
                 f"scheme={scheme} with sequences is not supported: its loss and its priorities are defined for single "
@@ -130,62 +131,60 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
                 "optimize_memory_usage=True with sequences is not supported: the observation after the last step of an "
                 "episode is not stored, and a window ends with it"
             )
-        if settings.recency != 1.0:
+        if self.settings.recency != 1.0:
             raise NotImplementedError(
-                f"recency={settings.recency} with sequences is not supported: windows of the newest transitions are not "
+                f"recency={self.settings.recency} with sequences is not supported: windows of the newest transitions are not "
                 "complete, and cannot be drawn"
             )
-        if settings.initial_priority == "td_error":
+        if self.settings.initial_priority == "td_error":
             raise NotImplementedError(
                 "initial_priority='td_error' with sequences is not supported: the error of a window is known once it is "
                 "complete, not when its first step is added"
             )
-        if settings.actor_batch == "uniform":
+        if self.settings.actor_batch == "uniform":
             raise NotImplementedError(
                 "actor_batch='uniform' with sequences is not supported: observations of single transitions lack their past"
             )
-        super()._check_combinations(optimize_memory_usage)
+        if self.settings.demonstration_fraction > 0.0:
+            self.empty_twin(1)  # raises
 
-    def _check_demonstrations(self, optimize_memory_usage: bool) -> None:
-        raise NotImplementedError(
-            "Learning from demonstrations with sequences is not supported: they are single transitions, and have no recurrent "
-            "states"
+    def make_parts(self, draw_settings: DrawSettings | None = None) -> None:
+        """See :meth:`PrioritizedReplayBuffer.make_parts`."""
+        super().make_parts(draw_settings)
+        n_recorded = self.sequence_length + self.n_steps - 1
+        #: which windows can be drawn
+        self.windows = Windows(
+            self.buffer_size, self.n_envs, n_recorded, self.period, self.burn_in, self.state_shapes, self.store_state
         )
+        # Starts and states of the step that is being added.
+        self._given: tuple[np.ndarray | None, States | None] = (None, None)
 
     @property
     def period(self) -> int:
         """Steps from one anchor to the next."""
         return self.sequence_length if self.sequence_period is None else self.sequence_period
 
-    def _make_experience(self, ring: Ring, storage: Storage) -> WindowSet:
-        states = RecurrentStates(
-            ring.n_rows, ring.n_envs, self.period, self.burn_in, self.state_shapes, are_kept=self.store_state
+    @property
+    def mass_owner(self) -> str:
+        """See :meth:`PrioritizedReplayBuffer.mass_owner`: here windows of these lengths."""
+        windows = self.windows
+        return f"windows every {windows.period} steps after {windows.burn_in}, {windows.n_recorded} recorded"
+
+    def empty_twin(self, n_rows: int) -> PrioritizedReplayBuffer:
+        """
+        Refuse demonstrations.
+
+        :raises NotImplementedError: always
+        """
+        raise NotImplementedError(
+            "Learning from demonstrations with sequences is not supported: they are single transitions, and have no recurrent "
+            "states"
         )
-        windows = CompleteWindows(ring, storage, states, self.sequence_length + self.n_steps - 1)
-        n_step_returns = self._make_n_step_returns()
-        return WindowSet(ring, storage, self._make_sampler(windows), n_step_returns, windows, states, self.sequence_length)
 
-    @property
-    def complete_windows(self) -> CompleteWindows:
-        """Which windows can be drawn."""
-        return self._window_set.complete_windows
+    def unknown_to_sb3(self) -> list[str]:  # noqa: D102 - inherited
+        return [*super().unknown_to_sb3(), *(["recurrent states"] if self.windows.states else [])]
 
-    @property
-    def states(self) -> RecurrentStates:
-        """Recurrent states at the starts of the prefixes of windows."""
-        return self._window_set.states
-
-    @property
-    def _window_set(self) -> WindowSet:
-        return self.experience  # type: ignore[return-value]
-
-    def left_out_of(self, sb3_class: type[ReplayBuffer]) -> list[str]:  # noqa: D102 - inherited
-        left_out = super().left_out_of(sb3_class)
-        if self.store_state and self.state_shapes:
-            left_out.append("recurrent states")
-        return left_out
-
-    # ---- writing
+    # ---- write
 
     def add(
         self,
@@ -218,16 +217,70 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :raises ValueError: for starts or states of another shape, and as in the base class; nothing is stored then
         """
         starts = None if episode_starts is None else np.asarray(episode_starts, np.bool_)
-        if starts is not None and starts.shape != (self.n_envs,):
-            raise ValueError(f"episode_starts of shape {starts.shape} do not fit {self.n_envs} environments")
-        self.states.require_fitting(states)
-        steps = checked_row(self.storage, obs, next_obs, action, reward, done, infos)
-        if td_errors is not None:
-            self._evaluate(td_errors, (self.n_envs,), self.settings.initial_priority)  # raises
+        self.windows.require_fitting(starts, states)
         with self.lock:
-            self._window_set.write_row(steps, None, starts, states)
+            self._given = (starts, states)
+            try:
+                super().add(obs, next_obs, action, reward, done, infos, td_errors)
+            finally:
+                self._given = (None, None)
 
-    # ---- drawing
+    def _note_overwritten_rows(self) -> None:
+        """Number the step that is stored next, and keep the states before it, see :meth:`Windows.begin_row`."""
+        self.windows.begin_row(self, *self._given)
+
+    def end_episodes(self, envs: np.ndarray | None = None) -> None:
+        """See :meth:`PrioritizedReplayBuffer.end_episodes`. Windows may become complete."""
+        with self.lock:
+            self._n_inserted = min(self._n_inserted, self.ids.first_step)  # first: look for windows once more
+            super().end_episodes(envs)
+
+    def _start_tree_over(self) -> None:
+        super()._start_tree_over()
+        self.windows.start_over(self)
+
+    def insert_new_rows(self) -> None:
+        """See :meth:`PrioritizedReplayBuffer.insert_new_rows`: here with the windows that became complete."""
+        ids = self.ids
+        if self._is_adding or not ids.agree(self.pos, self.full):
+            self._count_rows()
+        if self._n_inserted == ids.next_step:
+            return
+        if self._n_inserted < ids.first_step:
+            self._start_tree_over()
+        if ids.next_step > ids.first_step:
+            changes = self.windows.changes(self)
+            self.sampler.remove(changes.gone)
+            self._insert(changes.new)
+            self.windows.confirm(changes)
+        self._n_inserted = ids.next_step  # last, so that after an interrupt all is done once more
+
+    def continue_from(self, other: PrioritizedReplayBuffer, keeps_masses: bool) -> None:
+        """See :meth:`PrioritizedReplayBuffer.continue_from`. The ends of episodes say what belongs together of transitions."""
+        super().continue_from(other, keeps_masses)
+        if isinstance(other, PrioritizedSequenceReplayBuffer):
+            self.windows.continue_from(other.windows, keeps_masses)
+        else:
+            self.windows.start_over(self)
+
+    # ---- save and load
+
+    def state(self) -> BufferState:
+        """See :meth:`PrioritizedReplayBuffer.state`."""
+        numbers, by_row, arrays = super().state()
+        of_windows = self.windows.state(self)
+        return BufferState({**numbers, **of_windows.numbers}, {**by_row, **of_windows.by_row}, {**arrays, **of_windows.arrays})
+
+    def load(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+        """See :meth:`PrioritizedReplayBuffer.load`."""
+        self.windows.load(self, state, keeps_masses, is_whole)
+        super().load(state, keeps_masses, is_whole)
+        self._n_inserted = self.ids.first_step  # some may be retired in a smaller buffer
+
+    def _drawable_slots(self) -> np.ndarray:
+        return np.flatnonzero(self.windows.is_drawable)
+
+    # ---- draw
 
     def sample(  # type: ignore[override]
         self,
@@ -244,7 +297,14 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :return: exactly ``batch_size`` windows, with their weights and the ids of their first steps
         :raises ValueError: for a batch size below 1, or if no window can be drawn, or with ``unique`` not so many
         """
-        return super().sample(batch_size, env, series_progress)  # type: ignore[return-value]
+        check_argument("batch_size", batch_size, integer())
+        with self.lock:
+            self.insert_new_rows()
+            slots, relative_probabilities = self.draw_slots(batch_size, series_progress)
+            weights = self.scheme.weights(relative_probabilities, self.beta_schedule.value)
+            batch: SequenceReplayBufferSamples = self.read(slots, env)._replace(weights=self.tensor_maker()(weights))
+            self._note_draw(batch, weights)
+        return batch
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """
@@ -257,47 +317,79 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         raise NotImplementedError("A sequence buffer cannot read single rows: draw windows with sample()")
 
-    def _to_batch(  # type: ignore[override]
-        self, windows: WindowBatch, weights: np.ndarray, env: VecNormalize | None
-    ) -> SequenceReplayBufferSamples:
-        """
-        Normalize windows, compute the targets of their steps, and make tensors.
+    def candidates(self) -> Candidates:
+        """Return the anchors of windows that can be drawn."""
+        return MarkedSlots(self.windows.is_drawable, self.windows.n_drawable)
 
-        :param windows: that were read
-        :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
-        :param env: associated VecNormalize
-        :return: the windows
+    def _draw_as_sb3(self, batch_size: int) -> np.ndarray:
+        """Draw uniformly. SB3 has no sequences, so these are not its random numbers."""
+        slots = np.flatnonzero(self.windows.is_drawable)
+        return np.asarray(slots[(np.random.random_sample(batch_size) * len(slots)).astype(np.int64)])
+
+    def _empty_error(self) -> Exception:
+        """Say why nothing can be drawn; a buffer may be too small for any window."""
+        # Rows whose windows are retired, rows up to the next anchor, and its window.
+        shortest = self.burn_in + 2 * (self.period - 1) + self.windows.n_recorded
+        if self.full and self.buffer_size < shortest:
+            return ValueError(
+                f"Cannot sample: the buffer holds {self.buffer_size} steps of each environment, too few for a whole window. "
+                f"Windows of sequence_length={self.sequence_length} need a buffer_size of at least {shortest * self.n_envs} "
+                f"({self.n_envs} environments)"
+            )
+        return super()._empty_error()
+
+    def read(self, slots: np.ndarray, env: VecNormalize | None = None) -> SequenceReplayBufferSamples:  # type: ignore[override]
         """
-        rewards = self._normalize_reward(windows.rewards, env)
-        factors = self.experience.n_step_returns.discounts
+        Read windows, and compute the targets of their steps.
+
+        :param slots: anchors of complete windows, int64 of shape (batch_size,)
+        :param env: associated VecNormalize
+        :return: the windows, with weights of 1
+        """
+        windows = self.windows.read(self, slots)
+        rewards, ends = read_rewards_and_ends(self.rewards, self.dones, self.timeouts, windows.slots.T, windows.last_slots)
+        rewards = self._normalize_reward(rewards.T, env)
         sums, discounts, dones, next_steps, mask = n_step_targets(
-            rewards.T, windows.lengths, windows.dones, factors, self.sequence_length
+            np.ascontiguousarray(rewards, np.float32),
+            windows.lengths,
+            ends,
+            powers(self.gamma, self.n_steps),
+            self.sequence_length,
         )
-        observations = self._normalize_obs(windows.observations, env)
-        prefix = self._normalize_obs(windows.prefix, env)
-        if self._user_changes_batches:  # the padding below must not change arrays that a user keeps
+        # The observation before the first step, then the one after each step.
+        observations = read_slots(self.next_observations, np.concatenate((slots[None], windows.slots)).reshape(-1))
+        first_observations = read_slots(self.observations, slots)
+        map_arrays(lambda array, first: np.copyto(array[: len(slots)], first), observations, first_observations)
+        prefix = read_slots(self.observations, windows.prefix_slots.reshape(-1))
+        observations = self._normalize_obs(observations, env)
+        prefix = self._normalize_obs(prefix, env)
+        if is_overridden(self, "_normalize_obs"):  # the padding below must not change arrays that a user keeps
             observations = map_arrays(np.array, observations)
             prefix = map_arrays(np.array, prefix)
-        n_observations = self.complete_windows.n_recorded + 1
+        n_observations = len(windows.slots) + 1
         observations = map_arrays(lambda array: _time_first(array, windows.lengths + 1, n_observations), observations)
         prefix = map_arrays(lambda array: _time_first(array, windows.prefix_lengths, self.burn_in), prefix)
-        windows.actions[~mask] = 0
+        actions = read_slots(self.actions, windows.slots[: self.sequence_length].reshape(-1))
+        actions = actions.reshape(self.sequence_length, len(slots), -1)
+        actions[~mask] = 0
 
-        to_torch = self._tensor_maker()
+        to_torch = self.tensor_maker()
         return SequenceReplayBufferSamples(
             observations=map_arrays(to_torch, observations),
             prefix=map_arrays(to_torch, prefix),
             prefix_lengths=to_torch(windows.prefix_lengths),
             states=tuple(to_torch(state) for state in windows.states),
-            actions=to_torch(windows.actions),
+            actions=to_torch(actions),
             rewards=to_torch(sums),
             discounts=to_torch(discounts),
             dones=to_torch(dones),
             next_steps=to_torch(next_steps),
             mask=to_torch(mask),
-            weights=to_torch(weights),
-            indices=windows.ids,
+            weights=to_torch(np.ones((len(slots), 1), np.float32)),
+            indices=self.ids.in_slots(slots),
         )
+
+    # ---- update
 
     def update_priorities(
         self, indices: np.ndarray, td_errors: np.ndarray | th.Tensor, mask: np.ndarray | th.Tensor | None = None
@@ -317,15 +409,37 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :raises ValueError: for TD errors or a mask of the wrong shape, TD errors of steps that are NaN or infinite, or a mask
             without a step. Nothing is changed in either case.
         """
-        ids = checked_ids(indices)
+        ids = inputs.checked_ids(indices)
         shape = (self.sequence_length, len(ids))
-        errors = np.abs(td_error_matrix(td_errors, shape), dtype=np.float64)
+        errors = _abs_td_errors(td_errors, shape)
         with self.lock:
-            is_step = self._window_set.steps_of(ids) if mask is None else _as_mask(mask, shape)
+            is_step = self._steps_of(ids) if mask is None else _as_mask(mask, shape)
             errors[~is_step.reshape(-1)] = 0.0
-            require_finite(errors)
+            inputs.require_finite_td_errors(errors)
             of_steps = self.scheme.reduce(errors).reshape(shape)
             return super().update_priorities(ids, mix_over_time(of_steps, is_step, self.eta)[:, None])
+
+    def _steps_of(self, ids: np.ndarray) -> np.ndarray:
+        """
+        Look up which entries of windows are steps.
+
+        :param ids: of the first steps, int64 of shape (batch_size,)
+        :return: bool of shape (sequence_length, batch_size); one step for ids without a window
+        """
+        self.insert_new_rows()
+        slots, is_drawable = self._find_drawable(ids)
+        lengths = np.where(is_drawable, self.windows.lengths_at(self, slots, self.sequence_length), 1)
+        return np.arange(self.sequence_length)[:, None] < lengths
+
+    def find_and_evaluate(self, ids: np.ndarray, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """See :meth:`PrioritizedReplayBuffer.find_and_evaluate`. Windows that have lost their beginning are stale, too."""
+        _, is_drawable = self._find_drawable(ids)
+        return super().find_and_evaluate(ids[is_drawable], abs_td_errors[is_drawable])
+
+    def _find_drawable(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Find the slots of ids, and which of them are anchors of windows that can be drawn."""
+        slots, _ = self.ids.find(ids)
+        return slots, (self.ids.in_slots(slots) == ids) & self.windows.is_drawable.reshape(-1)[slots]
 
 
 class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, PrioritizedDictReplayBuffer):  # type: ignore[misc]
@@ -354,6 +468,22 @@ def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarra
     array = array.reshape(n_rows, len(counts), *array.shape[1:])
     array[np.arange(n_rows)[:, None] >= counts] = 0
     return array
+
+
+def _abs_td_errors(td_errors: np.ndarray | th.Tensor, shape: tuple[int, int]) -> np.ndarray:
+    """
+    Make a matrix of absolute TD errors, with one row for each step.
+
+    :param td_errors: of ``shape``, or (*shape, n_critics)
+    :param shape: (sequence_length, batch_size)
+    :return: a copy, float64 of shape (sequence_length * batch_size, n_critics); padding may be NaN
+    :raises ValueError: for another shape
+    """
+    errors = inputs.absolute(inputs.as_array(td_errors))
+    if errors.ndim not in (2, 3) or errors.shape[:2] != shape or 0 in errors.shape[2:]:
+        with_critics = ", ".join((*map(str, shape), "n_critics"))
+        raise ValueError(f"td_errors have shape {errors.shape}, and must have shape {shape} or ({with_critics})")
+    return errors.reshape(shape[0] * shape[1], -1) if errors.size else np.empty((0, 1))
 
 
 def _as_mask(mask: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:

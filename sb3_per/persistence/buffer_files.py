@@ -1,23 +1,19 @@
 """
 Save a buffer to a directory of files, see :mod:`sb3_per.persistence.generations`, and load it.
 
-Rows and frames, e.g. observations and actions, are streams: they go into files that are never written again. Values that may
-change later are the state: they are small, and each save writes all of them.
+Rows of SB3's arrays that do not change any more, e.g. observations and actions, are streams: they go into files that are never
+written again. Values that may change later are the state, and each save writes all of them.
 """
 
-import functools
+import dataclasses
 import json
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import numpy as np
 from gymnasium import spaces
@@ -29,13 +25,13 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.buffers.conversion import empty_like
+from sb3_per.buffers.state import BufferState
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
-from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, PartFile, manifest_names_in, numbers_in
+from sb3_per.persistence.generations import Blocks, DamagedFileError, DataFile, Manifest, manifest_names_in, numbers_in
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import SCHEMES
-from sb3_per.storage.frames import FrameStore
-from sb3_per.storage.storage import Storage
 from sb3_per.utils.checks import check_argument, integer
 
 SUFFIX = ".buffer"
@@ -57,31 +53,31 @@ _SPACES: dict[str, type[spaces.Space]] = {
     "multi binary": spaces.MultiBinary,
 }
 
-# Prefix of the streams and arrays of demonstrations.
+# Prefix of the streams and of the state of demonstrations.
 _DEMONSTRATIONS = "demonstrations/"
 
 BufferT = TypeVar("BufferT", bound=PrioritizedReplayBuffer)
 
 # Facts in which a saved buffer and the buffer of the model must be equal.
-_MUST_FIT = ("kind", "observation_space", "action_space", "n_envs", "optimize_memory_usage", "sequences", "arrays_by_row")
+_MUST_FIT = ("kind", "observation_space", "action_space", "n_envs", "optimize_memory_usage", "sequences")
 
 # |td| of two critics, whose masses tell a user's schemes apart.
 _TD_ERRORS = np.outer([0.013, 0.17, 0.71, 1.9, 13.7, 137.0], [1.0, 0.6])
 
-# Flags that SB3 stores as floats. They are saved as bytes.
+# SB3's arrays of which a row does not change after it was stored.
+_ROWS = ("observations", "next_observations", "actions", "rewards")
+
+# SB3's flags, which may change later: `end_episodes` sets them. They are floats, and are saved as bytes.
 _FLAGS = ("dones", "timeouts")
 
-# With ``optimize_memory_usage``: the next observations of the newest steps. In a full ring they take the place of the oldest.
+# With ``optimize_memory_usage``: the next observations of the newest row. In a full ring they take the place of the oldest.
 _NEWEST = "newest_next_observations"
 
 # Largest size of a file. Files become larger if there would be more than this number, because the manifest names them all.
-_PART_BYTES, _MANY_PARTS = 16 * 2**20, 128
+_FILE_BYTES, _MANY_FILES = 16 * 2**20, 128
 
 # Files below this size, or this share of the stream, are joined with newer rows. This keeps the number at a few dozen.
 _SMALL_BYTES, _SMALL_SHARE = 4 * 2**20, 1 / 64
-
-# More threads do not make a disk faster.
-_N_THREADS = 4
 
 
 # ---- facts
@@ -94,9 +90,8 @@ def describe_buffer(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     :param buffer: prioritized buffer
     :return: kind, spaces, layout and scheme of the buffer, as they are in a manifest
     :raises ValueError: for what a directory cannot hold: infos, or settings of a scheme that are no numbers or texts
-    :raises NotImplementedError: for a store of the user's that cannot be saved to a directory
     """
-    if buffer.storage.infos is not None:
+    if getattr(buffer, "copy_info_dict", False):
         raise ValueError(
             "Infos (copy_info_dict=True) can only be saved as a pickle, and a pickle runs code when it is loaded: save to a "
             "name that does not end in .buffer, or leave out copy_info_dict"
@@ -111,13 +106,13 @@ def describe_buffer(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
         "n_envs": buffer.n_envs,
         "optimize_memory_usage": bool(buffer.optimize_memory_usage),
         "sequences": sequences,
-        "arrays_by_row": _describe_own_stores(buffer.storage),
         "buffer_size": buffer.buffer_size,
-        "frames": [
-            {"key": key, "n_frames": store.n_frames, "axis": store.axis} for key, store in buffer.storage.frame_stores.items()
-        ],
+        "frames": buffer.settings.frames,
+        "arrays_by_row": {
+            name: [array.dtype.str, array.shape[2:]] for name, array in _stream_of(buffer).arrays.items() if _is_plain(array)
+        },
         # A mass has a meaning only together with its scheme and with what is drawn.
-        "scheme": {**_describe_scheme(buffer.sampler), "unit": buffer.sampler.candidates.mass_owner},
+        "scheme": {**_describe_scheme(buffer.sampler), "unit": buffer.mass_owner},
     }
     return dict(json.loads(json.dumps(facts)))  # so that it equals what is read from a manifest
 
@@ -137,18 +132,6 @@ def describe_space(space: spaces.Space, with_bounds: bool) -> dict[str, Any]:
     for name in ("n", "start", "nvec", *(("low", "high") if with_bounds else ())):
         if hasattr(space, name):
             described[name] = np.asarray(getattr(space, name)).tolist()
-    return described
-
-
-def _describe_own_stores(storage: Storage) -> dict[str, Any] | None:
-    """Return the type and shape of what a user's stores keep of each row; ``None`` where the stores are of this package."""
-    if storage.layout.store_class is None:
-        return None
-    described = {}
-    for key, store in storage.stores.items():
-        if key not in storage.frame_stores:
-            for name, array in store.arrays_by_row().items():
-                described[_name(name, key)] = {"dtype": str(array.dtype), "shape": array.shape[2:]}
     return described
 
 
@@ -176,195 +159,152 @@ def _describe_scheme(sampler: Sampler) -> dict[str, Any]:
     return {"name": "own", "settings": settings, "masses": [float(f"{mass:.6g}") for mass in masses]}
 
 
-# ---- rows and frames
+# ---- rows
 
 
-@dataclass
+@dataclasses.dataclass
 class _Stream:
     """
-    Rows or frames of a buffer. Each keeps its number, so that it is written only once.
+    Rows that do not change after they were written. Step ``s`` is in row ``(s - shift) % n_rows``.
 
-    :param name: name of the stream
-    :param storage: storage that holds the rows or frames
-    :param store: store of the frames; ``None`` for rows
-    :param rows: arrays that do not change after a step, shape (n_rows, n_envs, ...), by name; empty for frames
-    :param first: number of the oldest entry that is held
-    :param end: number after the newest
-    :param end_of_final: entries from this number on may still change; they are written with every generation
-    :param n_bytes: size of one entry, bytes
+    :param arrays: SB3's arrays by name, shape (n_rows, n_envs, ...). An array-like with a ``store`` is in it by the name of
+        the observations: this store packs and unpacks observations and next observations
+    :param n_rows: number of rows of the arrays
+    :param n_envs: number of environments
+    :param first: oldest step that is held
+    :param end: step after the newest
+    :param shift: above 0 only after steps were loaded into arrays with another number of rows
     """
 
-    name: str
-    storage: Storage
-    store: FrameStore | None
-    rows: dict[str, np.ndarray]
+    arrays: dict[str, Any]
+    n_rows: int
+    n_envs: int
     first: int
     end: int
-    end_of_final: int
-    n_bytes: int
+    shift: int = 0
 
-    def views(self, first: int, end: int) -> Arrays:
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, about."""
+        n_bytes = 0
+        for array in self.arrays.values():
+            if hasattr(array, "pack"):
+                n_bytes += array.nbytes // max(self.end - self.first, 1)
+            else:
+                n_bytes += int(np.prod(array.shape[1:])) * array.dtype.itemsize
+        return max(n_bytes, 1)
+
+    def pack(self, first: int, end: int) -> Blocks:
         """
-        View entries in place.
+        Collect rows.
 
-        :param first: number of the first entry
-        :param end: number after the last, at most as many as there is room for
-        :return: views of these entries by name, each in parts along the first axis
+        :param first: first step
+        :param end: step after the last
+        :return: arrays of these steps; views if possible
         """
-        if self.store is not None:
-            return {"frames": self.store.frames(first, end)}
-        # Step s is in row s % n_rows of every environment: row 0 follows the last row.
-        n_rows = self.storage.n_rows
-        begin = first % n_rows
-        last = begin + end - first
-        parts = (slice(begin, last), slice(max(last - n_rows, 0)))
-        return {name: [array[part] for part in parts] for name, array in self.rows.items()}
+        packed: Blocks = {}
+        for name, array in self.arrays.items():
+            if _is_plain(array):
+                packed[name] = self.blocks(array, first, end)
+                continue
+            rows = (np.arange(first, end) - self.shift) % self.n_rows
+            if hasattr(array, "pack"):
+                packed.update({f"{name}:{part}": [content] for part, content in array.pack(rows).items()})
+            else:
+                packed[name] = [np.stack([np.asarray(array[rows, np.full_like(rows, env)]) for env in range(self.n_envs)], 1)]
+        return packed
 
-    def reserve(self, first: int, end: int) -> int:
+    def unpack(self, first: int, end: int, arrays: dict[str, np.ndarray]) -> None:
         """
-        Make room in an empty storage.
+        Write rows back, as far as the stream has room for them.
 
-        :param first: number of the first entry
-        :param end: number after the last
-        :return: number of the first entry that there is room for
+        :param first: first step of the arrays
+        :param end: step after the last one of the arrays
+        :param arrays: from a file
+        :raises LookupError: if an array is missing
+        :raises ValueError: if an array has another shape or type
         """
-        if self.store is not None:
-            self.store.pool.reserve_numbers(first, end)
-            return first
-        if self.storage.files is not None:
-            # With `optimize_memory_usage`, the newest next observation goes into the row after the last one.
-            self.storage.files.reserve(min(end + 1, self.storage.n_rows))
-        return max(first, end - self.storage.n_rows)
+        n_old = max(self.first - first, 0)
+        for name, array in self.arrays.items():
+            if hasattr(array, "pack"):
+                parts = {key.removeprefix(f"{name}:"): part for key, part in arrays.items() if key.startswith(f"{name}:")}
+                array.unpack((np.arange(first + n_old, end) - self.shift) % self.n_rows, parts)
+            else:
+                if len(arrays[name]) != end - first:
+                    raise ValueError(f"{name} has {len(arrays[name])} rows, not {end - first}")
+                self.put(array, first + n_old, end, arrays[name][n_old:])
+
+    def blocks(self, array: np.ndarray, first: int, end: int) -> list[np.ndarray]:
+        """
+        View the rows of steps.
+
+        :param array: shape (n_rows, ...)
+        :param first: first step
+        :param end: step after the last, at most ``n_rows`` steps later
+        :return: two views, from old to new
+        """
+        start = (first - self.shift) % self.n_rows
+        stop = start + end - first
+        return [array[start : min(stop, self.n_rows)], array[: max(stop - self.n_rows, 0)]]
+
+    def put(self, array: Any, first: int, end: int, values: np.ndarray) -> None:
+        """
+        Write the rows of steps.
+
+        :param array: shape (n_rows, ...)
+        :param first: first step
+        :param end: step after the last
+        :param values: shape (end - first, ...)
+        :raises ValueError: for values of another shape or type
+        """
+        if (values.shape, values.dtype) != ((end - first, *array.shape[1:]), array.dtype):
+            raise ValueError(f"{values.dtype} of shape {values.shape} does not fit {array.dtype} of shape {array.shape}")
+        if not _is_plain(array):
+            for row, value in zip((np.arange(first, end) - self.shift) % self.n_rows, values, strict=True):
+                array[row] = value
+            return
+        start = 0
+        for block in self.blocks(array, first, end):
+            block[...] = values[start : start + len(block)]
+            start += len(block)
 
 
-def _streams_of(buffer: PrioritizedReplayBuffer) -> list[_Stream]:
-    """
-    List the streams of a buffer.
-
-    :param buffer: prioritized buffer
-    :return: its rows, numbered by step, first; its pools of frames; and those of the demonstrations
-    """
-    streams = []
-    for prefix, part in buffer.sets():
-        ring = part.ring
-        storage = part.storage
-        rows = _rows_of(storage)
-        first = ring.max_next_step - ring.n_rows_used
-        n_bytes = sum(array[:1].nbytes for array in rows.values())
-        # The slowest environment still writes to its own steps.
-        end_of_final = max(ring.min_next_step, first)
-        streams.append(_Stream(f"{prefix}rows", storage, None, rows, first, ring.max_next_step, end_of_final, n_bytes))
-        for key, store in storage.frame_stores.items():
-            pool = store.pool
-            name = prefix + _name("frames", key)
-            streams.append(_Stream(name, storage, store, {}, pool.first, pool.end, pool.end, store.frame_bytes))
-    return streams
+def _stream_of(buffer: PrioritizedReplayBuffer) -> _Stream:
+    """Collect the rows that a buffer holds."""
+    arrays: dict[str, Any] = {}
+    for name in _ROWS:
+        for key, array in _by_key(name, getattr(buffer, name, {})).items():
+            if hasattr(array, "store"):
+                arrays[key.removeprefix("next_")] = array.store
+            else:
+                arrays[key] = array
+    end = buffer.ids.next_step
+    return _Stream(arrays, buffer.buffer_size, buffer.n_envs, end - buffer.size(), end)
 
 
-def _rows_of(storage: Storage) -> dict[str, np.ndarray]:
-    """See :class:`_Stream`."""
-    rows = {"actions": storage.actions, "rewards": storage.rewards}
-    for key, store in storage.stores.items():
-        for name, array in store.arrays_by_row().items():
-            rows[_name(name, key)] = array
-    return rows
+def _by_key(name: str, array: Any) -> dict[str, Any]:
+    """Name an array, or the arrays of a dictionary."""
+    if isinstance(array, dict):
+        return {f"{name}/{key}": part for key, part in array.items()}
+    return {name: array}
 
 
-def _name(array: str, key: str | None) -> str:
-    # Quoted: a name in a zip can be a path, and somebody may unpack it.
-    return array if key is None else f"{array}.{quote(key, safe='')}"
+def _is_plain(array: Any) -> bool:
+    return isinstance(array, np.ndarray)
 
 
-def _plan(stream: _Stream, saved: list[PartFile]) -> tuple[list[PartFile], list[PartFile]]:
-    """
-    Choose the files that stay, and those to write.
+def _parts_of(buffer: PrioritizedReplayBuffer) -> dict[str, PrioritizedReplayBuffer]:
+    """Return a buffer, and the one with its demonstrations, by the prefix of their names."""
+    demonstrations = buffer.demonstrations.buffer
+    return {"": buffer} if demonstrations is None else {"": buffer, _DEMONSTRATIONS: demonstrations}
 
-    :param stream: stream to write
-    :param saved: files of this stream that are there already
-    :return: files that stay, and files to write
-    """
-    final = stream.end_of_final
-    n_bytes = max(stream.n_bytes, 1)
-    kept = [part for part in saved if stream.first < part.end <= stream.end]
+
+def _ranges_to_write(stream: _Stream, kept: list[DataFile]) -> list[tuple[int, int]]:
+    """List first step and end of each new file."""
     begin = max(kept[-1].end, stream.first) if kept else stream.first
-    if begin < final:
-        n_small = max(_SMALL_BYTES // n_bytes, (stream.end - stream.first) * _SMALL_SHARE)
-        # Write the last files anew, together with what is new, while the joined file stays small and no more is old in it than
-        # new. So every step is written a few times at most.
-        while kept and final - kept[-1].first <= n_small and begin - kept[-1].first <= final - begin:
-            begin = max(kept.pop().first, stream.first)
-    part_bytes = max(_PART_BYTES, (stream.end - stream.first) * n_bytes // _MANY_PARTS)
-    step = max(part_bytes // n_bytes, 1)
-    kind = "seg" if stream.store is None else "frm"
-    new = []
-    for start, stop in ((begin, final), (max(begin, final), stream.end)):
-        for first in range(start, stop, step):
-            end = min(first + step, stop)
-            # Names are unique, so that a failed save never removes a file that another generation needs.
-            new.append(PartFile(f"{kind}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz", stream.name, first, end))
-    return kept, new
-
-
-# ---- state
-
-
-def _state_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
-    """
-    Collect the values that may change after a step is stored. Arrays by row begin with row 0.
-
-    :param buffer: prioritized buffer
-    :return: numbers and arrays, of which some are views; names of nested dictionaries are joined with slashes
-    """
-    state = _flat("", buffer.state())
-    for prefix, part in buffer.sets():
-        ring = part.ring
-        storage = part.storage
-        for name in _FLAGS:
-            state[prefix + name] = getattr(storage, name)[: ring.n_rows_used].astype(np.uint8)
-        if storage.next_observations is None:
-            state[prefix + _NEWEST] = storage.observations[ring.next_steps % ring.n_rows, ring.all_envs]
-    return state
-
-
-def _put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_masses: bool) -> None:
-    """
-    Restore the state of a buffer.
-
-    :param buffer: empty buffer of the kind and size that was saved, whose rows and frames are read. Discard it after an error
-    :param state: from :func:`_state_of`
-    :param keeps_masses: whether the buffer has the scheme that was saved
-    :raises ValueError: if the state contradicts itself
-    :raises LookupError: if something is missing
-    """
-    buffer.load(_nested(state), keeps_masses)
-    for prefix, part in buffer.sets():
-        ring = part.ring
-        storage = part.storage
-        for name in _FLAGS:
-            flags = state[prefix + name]
-            if len(flags) != ring.n_rows_used:
-                raise ValueError(f"{prefix + name} has {len(flags)} rows, not {ring.n_rows_used}")
-            getattr(storage, name)[: len(flags)] = flags
-        if storage.next_observations is None:
-            storage.observations[ring.next_steps % ring.n_rows, ring.all_envs] = state[prefix + _NEWEST]
-        for store in storage.frame_stores.values():
-            store.use_references(ring.oldest_held, ring.next_steps)
-
-
-def _flat(prefix: str, content: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in content.items():
-        flat.update(_flat(f"{prefix}{key}/", value) if isinstance(value, dict) else {prefix + key: value})
-    return flat
-
-
-def _nested(state: dict[str, Any]) -> dict[str, Any]:
-    """Undo the joining of names."""
-    content: dict[str, Any] = {}
-    for name, value in state.items():
-        *parents, key = name.split("/")
-        functools.reduce(lambda place, parent: place.setdefault(parent, {}), parents, content)[key] = value
-    return content
+    n_bytes = max(_FILE_BYTES, (stream.end - stream.first) * stream.row_bytes // _MANY_FILES)
+    n_steps = max(n_bytes // stream.row_bytes, 1)
+    return [(first, min(first + n_steps, stream.end)) for first in range(begin, stream.end, n_steps)]
 
 
 # ---- saving and loading
@@ -380,9 +320,8 @@ class SavedBuffer:
 
     def __init__(self, path: str | Path):
         self.path = Path(path).absolute()
-        # Files that the next save can keep, by stream, with the storage whose entries they have, and how many arrays were
-        # assigned to it before. A copied buffer, or one whose frames were stored again, has another storage.
-        self._files: dict[str, tuple[weakref.ref[Storage], int, list[PartFile]]] = {}
+        # By stream, the arrays that were saved, and their files. Arrays that were assigned since are other ones.
+        self._known: dict[str, tuple[list[weakref.ref[Any]], list[DataFile]]] = {}
 
     def __reduce__(self) -> Any:
         return SavedBuffer, (self.path,)
@@ -399,14 +338,14 @@ class SavedBuffer:
         :raises OSError: e.g. on a full disk, or if another process is saving to the directory
         """
         check_argument("keep", keep, integer())
-        facts = describe_buffer(buffer)
-        make_directory(self.path)
-        with sole_writer(self.path), buffer.lock:
-            # A release with another format may not be able to read what this one leaves: this raises an error then.
-            older = generations.whole_generations(self.path, with_contents=False)
-            manifest = self._write(buffer, facts, num_timesteps, full)
-            self._remember(buffer, manifest)
-            generations.clean_up(self.path, [manifest, *older[: keep - 1]])
+        with buffer.lock:
+            facts = describe_buffer(buffer)
+            make_directory(self.path)
+            with sole_writer(self.path):
+                # A release with another format may not be able to read what this one leaves: this raises an error then.
+                older = generations.whole_generations(self.path, with_contents=False)
+                manifest = self._write(buffer, facts, num_timesteps, full)
+                generations.clean_up(self.path, [manifest, *older[: keep - 1]])
 
     def load(self, buffer: BufferT, generation: str | None = None) -> BufferT:
         """
@@ -438,30 +377,25 @@ class SavedBuffer:
 
     # ---- what the last save or load wrote or read
 
-    def _remember(self, buffer: PrioritizedReplayBuffer, manifest: Manifest) -> None:
-        """Note which files the next save can keep: those with entries that do not change any more."""
-        self._files.clear()
-        for stream in _streams_of(buffer):
-            parts = [part for part in manifest.of_stream(stream.name) if part.end <= stream.end_of_final]
-            self._files[stream.name] = weakref.ref(stream.storage), stream.storage.n_assigned, parts
+    def _remember(self, streams: dict[str, _Stream], manifest: Manifest) -> None:
+        """Note which files have the rows of these arrays."""
+        self._known = {
+            name: ([weakref.ref(array) for array in stream.arrays.values()], manifest.of_stream(name))
+            for name, stream in streams.items()
+        }
 
-    def _files_of(self, streams: list[_Stream]) -> dict[str, list[PartFile]]:
-        """
-        Find the files that need not be written again.
-
-        :param streams: streams to save
-        :return: files that can be kept, by stream
-        """
+    def _files_of(self, streams: dict[str, _Stream]) -> dict[str, list[DataFile]]:
+        """Find the files that need not be written again, by stream."""
         known = {}
-        for stream in streams:
-            if stream.name in self._files:
-                storage, n_assigned, parts = self._files[stream.name]
-                if storage() is stream.storage and n_assigned == stream.storage.n_assigned:
-                    known[stream.name] = parts
+        for name, stream in streams.items():
+            arrays, files = self._known.get(name, ([], []))
+            present = list(stream.arrays.values())
+            if len(arrays) == len(present) and all(saved() is array for saved, array in zip(arrays, present, strict=True)):
+                known[name] = [file for file in files if stream.first < file.end <= stream.end]
         try:
-            for parts in known.values():
-                for part in parts:
-                    part.check_size(self.path)
+            for files in known.values():
+                for file in files:
+                    file.check_size(self.path)
         except DamagedFileError as error:
             warnings.warn(f"Everything is written anew: {error}")
             return {}
@@ -479,27 +413,29 @@ class SavedBuffer:
         :param full: write everything
         :return: manifest of the generation
         """
-        streams = _streams_of(buffer)
-        state = _state_of(buffer)
-        numbers = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
+        numbers, blocks = _state_of(buffer)  # first, because it counts the rows that somebody has written by hand
+        streams = {f"{prefix}rows": _stream_of(part) for prefix, part in _parts_of(buffer).items()}
+        ranges = {name: [stream.first, stream.end] for name, stream in streams.items()}
         generation = max((numbers_in(name)[0] for name in manifest_names_in(self.path)), default=0) + 1
-        manifest = Manifest(generation, num_timesteps, facts, numbers, [])
-        part_of_state = PartFile(f"state-{generation:08d}.npz", "state", streams[0].first, streams[0].end)
-        new: list[tuple[PartFile, Arrays]] = [
-            (part_of_state, {name: [value] for name, value in state.items() if name not in numbers})
-        ]
+        manifest = Manifest(generation, num_timesteps, facts, numbers, ranges, [])
         known = {} if full else self._files_of(streams)
-        for stream in streams:
-            kept, added = _plan(stream, known.get(stream.name, []))
-            manifest.parts += kept
-            new += [(part, stream.views(part.first, part.end)) for part in added]
+        new = [manifest.name]
         try:
-            manifest.parts += in_parallel([partial(generations.write_part, self.path, *each) for each in new])
+            for name, stream in streams.items():
+                kept = _without_small(known.get(name, []), stream)
+                manifest.files += kept
+                for first, end in _ranges_to_write(stream, kept):
+                    # Names are unique, so that a failed save never removes a file that another generation needs.
+                    new.append(f"rows-{uuid.uuid4().hex[:12]}-{first}-{end}.bin")
+                    manifest.files.append(DataFile.write(self.path, new[-1], name, first, end, stream.pack(first, end)))
+            new.append(f"state-{generation:08d}.bin")
+            manifest.files.append(DataFile.write(self.path, new[-1], "state", 0, 0, blocks))
             generations.commit(self.path, manifest)
         except BaseException:
             # The manifest first. On a full disk, others may need the space.
-            generations.remove(self.path, [manifest.name, *(part.name for part, _ in new)])
+            generations.remove(self.path, new)
             raise
+        self._remember(streams, manifest)
         return manifest
 
     def _read(self, buffer: BufferT, name: str) -> BufferT:
@@ -511,63 +447,188 @@ class SavedBuffer:
         :return: a new buffer
         :raises DamagedFileError: if a file is damaged, or the files contradict each other
         """
-        from sb3_per.buffers.conversion import copy_newest, empty_twin  # type: ignore[attr-defined]
-
         path = self.path / name
         manifest = Manifest.read(path)
-        found, facts = manifest.about, describe_buffer(buffer)
-        for fact in _MUST_FIT:
-            if found.get(fact) != facts[fact]:
-                fits = f"it has {fact} {found.get(fact)}, and the model has {facts[fact]}"
-                raise ValueError(f"{path} does not fit this model: {fits}")
+        found = manifest.about
+        facts = describe_buffer(buffer)
         with _restoring(path):
+            frames = found["frames"]
             keeps_masses = found["scheme"] == facts["scheme"]
-            is_same_form = found["buffer_size"] == facts["buffer_size"] and found["frames"] == facts["frames"]
-            if is_same_form:
-                loaded = empty_twin(buffer, buffer.buffer_size, buffer.frames)
-            else:
-                frames = {entry["key"]: entry["n_frames"] for entry in found["frames"]}
-                loaded = empty_twin(buffer, found["buffer_size"], frames.get(None, frames) or None)
-            self._fill(loaded, manifest, keeps_masses)
-        if is_same_form:
-            self._remember(loaded, manifest)
+        for fact in _MUST_FIT:
+            _require_fit(path, fact, found.get(fact), facts[fact])
+        if frames == facts["frames"]:
+            loaded = empty_like(buffer)
         else:
-            saved = loaded
-            loaded = empty_twin(buffer, buffer.buffer_size, buffer.frames)
-            copy_newest(saved, loaded, keeps_masses)
+            with _restoring(path):  # a bad setting
+                loaded = empty_like(buffer, frames=frames)
+        _require_fit(path, "arrays_by_row", found.get("arrays_by_row"), describe_buffer(loaded)["arrays_by_row"])
+        with _restoring(path):
+            streams = self._fill(loaded, manifest)
+            _put_state(loaded, manifest, self._read_state(manifest), streams, keeps_masses)
+        if all(stream.shift == 0 for stream in streams.values()):
+            self._remember(streams, manifest)
+        if frames != facts["frames"]:
+            loaded = type(loaded).from_replay_buffer(loaded, frames=buffer.settings.frames)
+        if buffer.draw_record is not None:
+            loaded.draw_record = buffer.draw_record.emptied(loaded.ids.capacity)
         if not keeps_masses:
             schemes = f"{found['scheme']}, and this buffer has {facts['scheme']}"
             warnings.warn(f"{self.path} was saved with {schemes}: all transitions get the largest priority")
         return loaded
 
-    def _fill(self, buffer: PrioritizedReplayBuffer, manifest: Manifest, keeps_masses: bool) -> None:
+    def _fill(self, buffer: PrioritizedReplayBuffer, manifest: Manifest) -> dict[str, _Stream]:
         """
-        Fill a buffer from the files of a generation.
+        Read the rows of a generation into an empty buffer.
 
-        :param buffer: empty buffer of the layout that was saved. Discard it after an error
+        :param buffer: empty buffer of any size. Discard it after an error
         :param manifest: manifest of the generation
-        :param keeps_masses: whether the buffer has the scheme that was saved
-        :raises ValueError: if a file is damaged, or the files contradict each other
+        :return: what was read, by stream
+        :raises ValueError: if a file is damaged, or rows are missing
         """
-        demonstrations = manifest.of_stream(f"{_DEMONSTRATIONS}rows")
-        if demonstrations:
-            buffer.demonstrations.reserve(demonstrations[-1].end)
-        (part_of_state,) = manifest.of_stream("state")
-        state = dict(manifest.numbers)
-        reads: list[Callable[[], None]] = [lambda: state.update(part_of_state.read(self.path))]
-        for stream in _streams_of(buffer):
-            parts = manifest.of_stream(stream.name)
-            begin = stream.reserve(*_range_of(parts))
-            for part in parts:
-                if part.end > begin:
-                    first = max(begin, part.first)
-                    reads.append(partial(part.read_into, self.path, first - part.first, stream.views(first, part.end)))
-        in_parallel(reads)
-        _put_state(buffer, state, keeps_masses)
-        for stream in _streams_of(buffer):
-            first, end = _range_of(manifest.of_stream(stream.name))
-            if stream.first < stream.end and not (first <= stream.first and end == stream.end):
-                raise ValueError(f"the files have {stream.name} from {first} to {end}, not {stream.first} to {stream.end}")
+        n_rows = manifest.about["buffer_size"]
+        first, end = manifest.ranges["rows"]
+        if not 0 <= end - first <= n_rows or first < 0:
+            raise ValueError(f"rows from {first} to {end} are in a buffer of {n_rows} rows")
+        if f"{_DEMONSTRATIONS}rows" in manifest.ranges:
+            n_demonstrations = manifest.ranges[f"{_DEMONSTRATIONS}rows"][1]
+            buffer.demonstrations.adopt(buffer.empty_twin(n_demonstrations + 1))
+        streams = {}
+        for prefix, part in _parts_of(buffer).items():
+            name = f"{prefix}rows"
+            first, end = manifest.ranges[name]
+            stream = streams[name] = _stream_of(part)
+            if prefix or part.buffer_size == n_rows:
+                stream.first = first
+            else:
+                # With `optimize_memory_usage`, the oldest observation of a full buffer was overwritten.
+                is_overwritten = part.optimize_memory_usage and end - first == n_rows
+                stream.first = max(first + is_overwritten, end - part.buffer_size)
+                # They begin with row 0, and have other ids.
+                stream.shift = stream.first
+            stream.end = end
+            n_filled = stream.first
+            for file in manifest.of_stream(name):
+                if file.end > stream.first:
+                    arrays = file.read(self.path)
+                    if file.first > n_filled:
+                        raise ValueError(f"steps {n_filled} to {file.first} are in no file")
+                    stream.unpack(file.first, file.end, arrays)
+                    n_filled = file.end
+            if n_filled != max(end, stream.first):
+                raise ValueError(f"{name} ends at {n_filled}, not at {end}")
+        return streams
+
+    def _read_state(self, manifest: Manifest) -> dict[str, np.ndarray]:
+        (file,) = manifest.of_stream("state")
+        return file.read(self.path)
+
+
+def _without_small(files: list[DataFile], stream: _Stream) -> list[DataFile]:
+    """
+    Leave out the last files, which are written anew, together with what is new, while the joined file stays small and no more
+    is old in it than new. So every step is written a few times at most.
+    """
+    kept = list(files)
+    n_small = max(_SMALL_BYTES // stream.row_bytes, (stream.end - stream.first) * _SMALL_SHARE)
+    begin = kept[-1].end if kept else stream.end
+    while kept and begin < stream.end:
+        n_old = begin - kept[-1].first
+        if stream.end - kept[-1].first > n_small or n_old > stream.end - begin:
+            break
+        begin = kept.pop().first
+    return kept
+
+
+# ---- state
+
+
+def _state_of(buffer: PrioritizedReplayBuffer) -> tuple[dict[str, Any], Blocks]:
+    """
+    Collect the values that may change after a step is stored.
+
+    :param buffer: prioritized buffer
+    :return: numbers, as JSON can hold them; and arrays in blocks, of which some are views, those by row from old to new
+    """
+    numbers: dict[str, Any] = {}
+    blocks: Blocks = {}
+    for prefix, part in _parts_of(buffer).items():
+        state = part.state()
+        stream = _stream_of(part)
+        numbers.update({prefix + name: value for name, value in state.numbers.items()})
+        for name in _FLAGS:
+            flags = stream.blocks(getattr(part, name), stream.first, stream.end)
+            blocks[prefix + name] = [block.astype(np.uint8) for block in flags]
+        for name, array in state.by_row.items():
+            blocks[f"{prefix}{name}"] = stream.blocks(array, stream.first, stream.end)
+        for name, array in state.arrays.items():
+            blocks[f"{prefix}{name}"] = [array]
+    if buffer.optimize_memory_usage:
+        blocks[_NEWEST] = [np.asarray(buffer.observations[buffer.pos])]
+    return numbers, blocks
+
+
+def _put_state(
+    buffer: PrioritizedReplayBuffer,
+    manifest: Manifest,
+    arrays: dict[str, np.ndarray],
+    streams: dict[str, _Stream],
+    keeps_masses: bool,
+) -> None:
+    """
+    Restore the state of a buffer.
+
+    :param buffer: whose rows were read. Discard it after an error
+    :param manifest: of the generation
+    :param arrays: of the state
+    :param streams: what was read
+    :param keeps_masses: whether the buffer has the scheme that was saved
+    :raises ValueError: if the state contradicts itself
+    :raises LookupError: if something is missing
+    """
+    for prefix, part in _parts_of(buffer).items():
+        stream = streams[f"{prefix}rows"]
+        n_saved = stream.end - manifest.ranges[f"{prefix}rows"][0]
+        n_held = stream.end - stream.first
+        names = part.state()
+        # Another scheme may have left out an array of this one.
+        by_row = {name: np.zeros_like(like) for name, like in names.by_row.items() if keeps_masses or prefix + name in arrays}
+        for name in (*_FLAGS, *by_row):
+            if len(arrays[prefix + name]) != n_saved:
+                raise ValueError(f"{prefix + name} has {len(arrays[prefix + name])} rows, not {n_saved}")
+        for name in _FLAGS:
+            array = getattr(part, name)
+            flags = arrays[prefix + name][n_saved - n_held :]
+            stream.put(array, stream.first, stream.end, flags.astype(array.dtype))
+        if stream.shift == 0:
+            first_step = manifest.numbers[f"{prefix}first_step"]
+            part.stand_at(first_step, stream.end)
+        else:
+            # Ids that nobody has yet.
+            first_step = -(-stream.end // part.buffer_size) * part.buffer_size
+            part.stand_at(first_step, first_step + n_held)
+        for name, array in by_row.items():
+            stream.put(array, stream.first, stream.end, arrays[prefix + name][n_saved - n_held :])
+        state = BufferState(
+            {name: manifest.numbers[prefix + name] for name in names.numbers},
+            by_row,
+            {name: arrays[prefix + name] for name in names.arrays},
+        )
+        part.load(state, keeps_masses, is_whole=n_held == n_saved)
+    if buffer.optimize_memory_usage:
+        newest = arrays[_NEWEST]
+        if newest.shape != buffer.observations.shape[1:]:
+            raise ValueError(f"{_NEWEST} has shape {newest.shape}")
+        buffer.observations[buffer.pos] = newest
+
+
+def _require_fit(path: Path, fact: str, found: Any, expected: Any) -> None:
+    """
+    Check that a saved buffer fits the one of the model.
+
+    :raises ValueError: if it does not
+    """
+    if found != expected:
+        raise ValueError(f"{path} does not fit this model: it has {fact} {found}, and the model has {expected}")
 
 
 @contextmanager
@@ -585,23 +646,6 @@ def _restoring(path: Path) -> Iterator[None]:
         raise
     except (ValueError, LookupError, OverflowError) as error:
         raise DamagedFileError(f"{path} is damaged: {error!r}") from error
-
-
-def _range_of(parts: list[PartFile]) -> tuple[int, int]:
-    """Return the first number of some parts, and the number after the last."""
-    return (parts[0].first, parts[-1].end) if parts else (0, 0)
-
-
-def in_parallel(functions: Sequence[Callable[[], Any]]) -> list[Any]:
-    """
-    Call functions in threads, so that checksums, copies and the disk overlap.
-
-    :param functions: functions that read or write one file each; all have returned at the end
-    :return: what they returned
-    :raises Exception: the first error
-    """
-    with ThreadPoolExecutor(_N_THREADS) as pool:
-        return list(pool.map(lambda function: function(), functions))
 
 
 # ---- by path

@@ -7,6 +7,7 @@ from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
 
 from sb3_per.buffers import PRIORITIZED_CLASSES, PrioritizedReplayBuffer
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
+from sb3_per.persistence.pickles import unpickling
 
 STOCK_SUFFIX = ".pkl"
 
@@ -31,7 +32,8 @@ def convert(source: str | Path, target: str | Path) -> None:
         kind = "directory" if target.suffix == SUFFIX else "file"
         raise ValueError(f"{target} must be a new {kind}, and it exists: choose another name, or remove it first")
     try:
-        buffer = load_from_pkl(source)
+        with unpickling(source):
+            buffer = load_from_pkl(source)
     except (pickle.UnpicklingError, EOFError) as error:
         raise ValueError(f"{source} is not a pickled replay buffer") from error
     buffer_class = PRIORITIZED_CLASSES.get(type(buffer))

@@ -1,8 +1,15 @@
 """
 Keep generations of a saved buffer in a directory: find those that are complete, add one, and remove old ones.
 
-A generation is a manifest, ``gen-<number>-<num_timesteps>.json``, and the files that it names. It counts from the moment its
-manifest exists. The first line of a manifest is the CRC-32 of everything after it. The manifest has the CRC-32 of each array.
+Files of a directory::
+
+    rows-<unique>-<first step>-<end>.bin   rows that do not change any more, e.g. observations
+    state-<generation>.bin                 what may change later, in full, e.g. masses and dones
+    gen-<generation>-<num_timesteps>.json  the manifest: which files belong together, their sizes and checksums
+
+A ``.bin`` file has the bytes of its arrays one after another; the manifest has their names, types and shapes. A generation
+counts from the moment its manifest exists. Its other files are durable before the manifest is written. The first line of a
+manifest is the CRC-32 of everything after it.
 """
 
 import dataclasses
@@ -11,8 +18,6 @@ import itertools
 import json
 import os
 import re
-import threading
-import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,29 +25,27 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.lib import format as npy
 
 import sb3_per.persistence.atomic as atomic
 
 #: Number of the format that this release writes and reads.
-FORMAT = 1
+FORMAT = 2
 
 _MANIFEST = re.compile(r"gen-([0-9]+)-([0-9]+)\.json")
-_PART = re.compile(r"(?:seg|frm)-[0-9a-f]{12}-[0-9]+-[0-9]+\.npz|state-[0-9]+\.npz")
-_OURS = re.compile(rf"(?:{_MANIFEST.pattern}|{_PART.pattern})(?:{atomic.TEMPORARY})?")
+_DATA = re.compile(r"rows-[0-9a-f]{12}-[0-9]+-[0-9]+\.bin|state-[0-9]+\.bin")
+_OURS = re.compile(rf"(?:{_MANIFEST.pattern}|{_DATA.pattern})(?:{atomic.TEMPORARY})?")
 
-# The first line of a manifest. The whole file is JSON too.
+# The first line of a manifest. The whole file is JSON, too.
 _HEAD = re.compile(rb'\{"crc32": "([0-9a-f]{8})",\n')
 
-# Number of bytes to read or write at a time: few enough to be in the cache when their checksum is computed.
+# Bytes that are written at a time: few enough to be in the cache when their checksum is computed.
 _CHUNK = 2**18
 
-# NumPy reads headers with `ast.literal_eval`. If threads do so at the same time, CPython 3.11 before 3.11.8 may raise a
-# SystemError, when the garbage collector runs in the middle (https://github.com/python/cpython/issues/106905).
-_HEADERS = threading.Lock()
+# Errors that say nothing about the file: no permission, or too few resources.
+_NO_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
-#: arrays by name, each in parts along the first axis, at least one
-Arrays = dict[str, list[np.ndarray]]
+#: arrays by name, each in blocks along the first axis
+Blocks = dict[str, list[np.ndarray]]
 
 
 class DamagedFileError(ValueError):
@@ -59,14 +62,14 @@ def reading(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except (DamagedFileError, MemoryError):
+        raise
     except FileNotFoundError as error:
         raise DamagedFileError(f"{path} is missing") from error
     except OSError as error:
-        if error.errno not in (errno.EIO, errno.EISDIR):
-            raise  # e.g. a lack of permission, which is no damage
+        if error.errno in _NO_DAMAGE:
+            raise
         raise DamagedFileError(f"{path} is damaged: {error}") from error
-    except MemoryError:
-        raise
     except Exception as error:
         raise DamagedFileError(f"{path} is damaged: {error!r}") from error
 
@@ -75,24 +78,51 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @dataclasses.dataclass(frozen=True)
-class PartFile:
+class DataFile:
     """
     A file of a generation.
 
     :param name: name of the file
-    :param stream: name of the stream that it belongs to, or ``"state"``
-    :param first: number of its first step or frame
-    :param end: number after the last
+    :param stream: name of the stream that its rows belong to, or ``"state"``
+    :param first: its first step
+    :param end: step after its last
     :param size: size of the file, bytes
-    :param crc32: checksum of each of its arrays, by name
+    :param crc32: checksum of all bytes
+    :param arrays: name, type and shape of each array, in their order
     """
 
     name: str
     stream: str
     first: int
     end: int
-    size: int = 0
-    crc32: dict[str, int] = dataclasses.field(default_factory=dict)
+    size: int
+    crc32: int
+    arrays: list[list[Any]]
+
+    @classmethod
+    def write(cls, directory: Path, name: str, stream: str, first: int, end: int, blocks: Blocks) -> "DataFile":
+        """
+        Write a file. It is durable once the manifest is. The other parameters are those of the class.
+
+        :param directory: path of the directory
+        :param blocks: arrays to write, each in at least one block
+        :return: description of the file
+        :raises OSError: e.g. on a full disk; no part of the file is left
+        """
+
+        def write(file: BinaryIO) -> tuple[int, int]:
+            crc32 = 0
+            for block in itertools.chain.from_iterable(blocks.values()):
+                content = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+                for start in range(0, len(content), _CHUNK):
+                    chunk = content[start : start + _CHUNK].data
+                    file.write(chunk)
+                    crc32 = zlib.crc32(chunk, crc32)
+            return file.tell(), crc32
+
+        arrays = [[key, parts[0].dtype.str, [sum(map(len, parts)), *parts[0].shape[1:]]] for key, parts in blocks.items()]
+        size, crc32 = atomic.write_file(directory / name, write)
+        return cls(name, stream, first, end, size, crc32, arrays)
 
     def check_size(self, directory: Path) -> None:
         """
@@ -112,83 +142,21 @@ class PartFile:
 
         :param directory: path of the directory
         :return: arrays by name
-        :raises DamagedFileError: if the file is missing, or has other arrays than were written
+        :raises DamagedFileError: if the file is missing, or has another content than was written
         """
         self.check_size(directory)
-        with reading(directory / self.name), np.load(directory / self.name, allow_pickle=False) as archive:
-            self._check_checksums(archive.zip)
-            with _HEADERS:
-                return dict(archive)
-
-    def read_into(self, directory: Path, n_before: int, arrays: Arrays) -> None:
-        """
-        Read arrays into the memory where they belong. ``np.load`` would copy each once more, which takes images 1.7 times as
-        long.
-
-        :param directory: path of the directory
-        :param n_before: number of entries at the beginning of each array that are not needed
-        :param arrays: contiguous arrays to fill in order, by name
-        :raises DamagedFileError: if the file is missing, or has other arrays than were written or than are expected. Discard
-            what was read then
-        """
-        self.check_size(directory)
-        with reading(directory / self.name), zipfile.ZipFile(directory / self.name) as archive:
-            self._check_checksums(archive)
-            for name, blocks in arrays.items():
-                member: Any
-                with archive.open(f"{name}.npy") as member:
-                    npy.read_magic(member)
-                    with _HEADERS:
-                        header = npy.read_array_header_1_0(member)
-                    expected = ((n_before + sum(map(len, blocks)), *blocks[0].shape[1:]), False, blocks[0].dtype)
-                    if header != expected:
-                        raise ValueError(f"{name} has shape, order and type {header}, not {expected}")
-                    member.read(n_before * blocks[0][:1].nbytes)
-                    for block in blocks:
-                        for chunk in _chunks_of(block):
-                            member.readinto(chunk)
-
-    def _check_checksums(self, archive: zipfile.ZipFile) -> None:
-        """Compare checksums with those in the zip, which it compares with the bytes that it reads."""
-        found = _checksums_of(archive)
-        if found != self.crc32:
-            raise ValueError(f"its checksums are {found}, not {self.crc32}")
-
-
-def _checksums_of(archive: zipfile.ZipFile) -> dict[str, int]:
-    return {info.filename.removesuffix(".npy"): info.CRC for info in archive.infolist()}
-
-
-def _chunks_of(array: np.ndarray) -> Iterator[memoryview]:
-    """View the bytes of a contiguous array, some at a time."""
-    content = array.reshape(-1).view(np.uint8)
-    return (content[start : start + _CHUNK].data for start in range(0, len(content), _CHUNK))
-
-
-def write_part(directory: Path, part: PartFile, arrays: Arrays) -> PartFile:
-    """
-    Write a file. It is durable once the manifest is.
-
-    :param directory: path of the directory
-    :param part: description of the file
-    :param arrays: its arrays
-    :return: the description, with size and checksums
-    :raises OSError: e.g. on a full disk; no part of the file is left
-    """
-
-    def write(file: BinaryIO) -> PartFile:
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, blocks in arrays.items():
-                shape = (sum(map(len, blocks)), *blocks[0].shape[1:])
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    header = {"descr": blocks[0].dtype.str, "fortran_order": False, "shape": shape}
-                    npy.write_array_header_1_0(member, header)
-                    for block in blocks:
-                        for chunk in _chunks_of(np.ascontiguousarray(block)):
-                            member.write(chunk)
-        return dataclasses.replace(part, size=file.tell(), crc32=_checksums_of(archive))
-
-    return atomic.write_file(directory / part.name, write)
+        with reading(directory / self.name):
+            content = np.fromfile(directory / self.name, np.uint8)
+            if len(content) != self.size or zlib.crc32(content.data) != self.crc32:
+                raise ValueError("its checksum is wrong")
+            arrays = {}
+            start = 0
+            for name, dtype, shape in self.arrays:
+                stop = start + int(np.prod(shape)) * np.dtype(dtype).itemsize
+                # Only the first array is aligned; NumPy works with others, too.
+                arrays[name] = content[start:stop].view(dtype).reshape(shape)
+                start = stop
+            return arrays
 
 
 # ---- one generation
@@ -203,32 +171,30 @@ class Manifest:
     :param num_timesteps: steps of the model when it was saved
     :param about: kind, spaces and layout of the buffer
     :param numbers: numbers of the state, by name
-    :param parts: files of the generation
+    :param ranges: first step and end of each stream of rows
+    :param files: files of the generation
     """
 
     generation: int
     num_timesteps: int
     about: dict[str, Any]
     numbers: dict[str, Any]
-    parts: list[PartFile]
+    ranges: dict[str, list[int]]
+    files: list[DataFile]
 
     @property
     def name(self) -> str:
         """Name of the file."""
         return f"gen-{self.generation:08d}-{self.num_timesteps}.json"
 
-    def of_stream(self, stream: str) -> list[PartFile]:
+    def of_stream(self, stream: str) -> list[DataFile]:
         """
-        List the parts of a stream.
+        List the files of a stream.
 
         :param stream: name of a stream
-        :return: its parts, in order and without gaps
-        :raises ValueError: if there is a gap, or another order
+        :return: its files, from old to new
         """
-        parts = [part for part in self.parts if part.stream == stream]
-        if any(part.end != following.first for part, following in itertools.pairwise(parts)):
-            raise ValueError(f"the parts of {stream} do not follow one another")
-        return parts
+        return [file for file in self.files if file.stream == stream]
 
     def to_bytes(self) -> bytes:
         """
@@ -236,8 +202,7 @@ class Manifest:
 
         :return: content of the file
         """
-        content = {"format": FORMAT, **dataclasses.asdict(self)}
-        body = json.dumps(content).encode()[1:]  # the brace goes before the checksum
+        body = json.dumps({"format": FORMAT, **dataclasses.asdict(self)}).encode()[1:]  # the brace goes before the checksum
         return b'{"crc32": "%08x",\n' % zlib.crc32(body) + body
 
     @classmethod
@@ -259,18 +224,27 @@ class Manifest:
             del content["crc32"]
             found = content.pop("format")
             if found == FORMAT:
-                content["parts"] = [PartFile(**part) for part in content["parts"]]
+                content["files"] = [DataFile(**file) for file in content["files"]]
                 manifest = cls(**content)
                 if manifest.name != path.name:
                     raise ValueError(f"it was written as {manifest.name}")
-                for part in manifest.parts:
-                    if not _PART.fullmatch(part.name):
-                        raise ValueError(f"{part.name!r} is not the name of a file of a buffer")
+                for file in manifest.files:
+                    if not _DATA.fullmatch(file.name):
+                        raise ValueError(f"{file.name!r} is not the name of a file of a buffer")
                 return manifest
-        raise ValueError(
-            f"{path} has format {found!r}, and this release of sb3_per reads and writes format {FORMAT}: use the release that "
-            "wrote it, or another directory"
-        )
+        raise ValueError(_other_format(path, found))
+
+
+def _other_format(path: Path, found: Any) -> str:
+    """Say what to do with a manifest of another format."""
+    message = f"{path} has format {found!r}, and this release of sb3_per reads and writes format {FORMAT}: "
+    if found != 1:
+        return message + "use the release that wrote it, or another directory"
+    return message + (
+        "with sb3_per at commit 1aaa58c4, load it into a model with model.load_replay_buffer(), and save "
+        "model.replay_buffer.to_replay_buffer() with stable_baselines3.common.save_util.save_to_pkl('stock.pkl', ...). This "
+        "release turns that file into a directory: sb3-per convert stock.pkl new.buffer --trust"
+    )
 
 
 def numbers_in(name: str) -> tuple[int, int]:
@@ -309,14 +283,14 @@ def whole_generations(directory: Path, with_contents: bool) -> list[Manifest]:
     :raises ValueError: if a manifest has another format
     """
     found = []
-    checked: dict[str, PartFile] = {}  # generations share most of their files
+    checked: dict[str, DataFile] = {}  # generations share most of their files
     for name in manifest_names_in(directory):
         with suppress(DamagedFileError):
             manifest = Manifest.read(directory / name)
-            for part in manifest.parts:
-                if checked.get(part.name) != part:
-                    part.read(directory) if with_contents else part.check_size(directory)
-                    checked[part.name] = part
+            for file in manifest.files:
+                if checked.get(file.name) != file:
+                    file.read(directory) if with_contents else file.check_size(directory)
+                    checked[file.name] = file
             found.append(manifest)
     return found
 
@@ -326,10 +300,10 @@ def commit(directory: Path, manifest: Manifest) -> None:
     Make a generation count.
 
     :param directory: path of the directory
-    :param manifest: manifest of the generation, whose parts are written
+    :param manifest: manifest of the generation, whose files are written
     :raises OSError: e.g. on a full disk; remove the manifest then
     """
-    atomic.sync_directory(directory)  # the parts must be durable before the manifest is
+    atomic.sync_directory(directory)  # the files must be durable before the manifest is
     content = manifest.to_bytes()
     atomic.write_file(directory / manifest.name, lambda file: file.write(content))
     atomic.sync_directory(directory)
@@ -355,5 +329,5 @@ def clean_up(directory: Path, kept: Iterable[Manifest]) -> None:
     :param directory: path of the directory
     :param kept: generations to keep
     """
-    wanted = {name for manifest in kept for name in (manifest.name, *(part.name for part in manifest.parts))}
+    wanted = {name for manifest in kept for name in (manifest.name, *(file.name for file in manifest.files))}
     remove(directory, (name for name in os.listdir(directory) if _OURS.fullmatch(name) and name not in wanted))

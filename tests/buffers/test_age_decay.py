@@ -17,7 +17,7 @@ from tests.helpers.saved import KINDS, Goals, Player, make
 pytestmark = pytest.mark.filterwarnings("ignore::sb3_per.buffers.settings.IgnoredSettingWarning")
 
 #: Frames are left out: how observations are stored is nothing to a draw.
-AGED = [kind for kind in KINDS if kind not in ("rank", "frames")]
+AGED = [kind for kind in KINDS if kind not in ("rank", "frames", "demonstrations")]
 SCHEMES = ("proportional", "lap", "pal", "uniform")
 
 

@@ -49,7 +49,7 @@ def test_every_window_equals_the_reference(kwargs, n_envs):
             if buffer.masses.any():
                 batch = buffer.sample(5)
                 assert buffer.update_priorities(batch.indices, np.ones(batch.mask.shape)) == 5
-    assert buffer.ring.max_next_step > 2 * buffer.buffer_size
+    assert buffer.ids.next_step > 2 * buffer.buffer_size
 
 
 @pytest.mark.parametrize("length, period", [(4, None), (3, 2)])
@@ -177,7 +177,7 @@ def test_an_episode_start_truncates_the_episode_before():
     for done, starts in (([0, 1, 0], None), ([0, 0, 0], None), ([0, 0, 1], [0, 1, 1]), ([0, 0, 0], [0, 0, 0])):
         told = None if starts is None else np.array(starts)
         buffer.add(zeros, zeros, np.zeros((3, 1)), np.zeros(3), np.array(done), [{}] * 3, episode_starts=told)
-    np.testing.assert_array_equal(buffer.complete_windows.episode_steps[:4], [[0, 0, 0], [1, 0, 1], [2, 0, 0], [3, 1, 0]])
+    np.testing.assert_array_equal(buffer.windows.episode_steps[:4], [[0, 0, 0], [1, 0, 1], [2, 0, 0], [3, 1, 0]])
     np.testing.assert_array_equal(buffer.dones[:4], [[0, 1, 0], [0, 1, 1], [0, 0, 1], [0, 0, 0]])
     np.testing.assert_array_equal(buffer.timeouts[:4], [[0, 0, 0], [0, 1, 1], [0, 0, 0], [0, 0, 0]])
 
@@ -199,7 +199,7 @@ def test_a_failed_add_changes_nothing_that_can_be_drawn():
     for arguments, keywords in bad:
         with pytest.raises(ValueError):
             buffer.add(*arguments, **{"states": states, **keywords})
-        assert buffer.ring.max_next_step == 9
+        assert buffer.ids.next_step == 9
         assert reference.check(buffer)
     reference.play(5)
     reference.check(buffer)
@@ -222,8 +222,8 @@ def test_states_may_be_arrays_or_tensors():
 def test_states_are_stored_once_per_period():
     """A million rows with an LSTM of 256 units and a period of 40 take 51 MB of states instead of 2 GB."""
     buffer = make_sequences(10**6, 1, sequence_length=40, state_shapes=((1, 256), (1, 256)))
-    assert sum(array.nbytes for array in buffer.states.arrays) == 51_200_000
-    assert not any(array.size for array in make_sequences(100, store_state=False).states.arrays)
+    assert sum(array.nbytes for array in buffer.windows.states) == 51_200_000
+    assert not any(array.size for array in make_sequences(100, store_state=False).windows.states)
 
 
 @pytest.mark.parametrize("obs_space, normalize", [("image", False), ("dict", True)])

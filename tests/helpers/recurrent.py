@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_per import PrioritizedSequenceReplayBuffer
 from sb3_per.algorithms.recurrent.networks import transitions_in
-from sb3_per.storage.nested import map_arrays
+from sb3_per.buffers.slots import map_arrays
 
 SMALL: dict[str, Any] = dict(
     learning_starts=60,

@@ -17,7 +17,6 @@ import pytest
 from gymnasium import spaces
 
 import sb3_per.persistence.atomic as atomic
-import sb3_per.persistence.buffer_files as buffer_files
 import sb3_per.persistence.generations as generations
 from sb3_per import (
     PrioritizedDictReplayBuffer,
@@ -25,7 +24,8 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.persistence.generations import Manifest, manifest_names_in, write_part
+from sb3_per.buffers.slots import read_slots
+from sb3_per.persistence.generations import DataFile, Manifest, manifest_names_in
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 GOAL = spaces.Box(-1, 1, (2,), np.float32)
@@ -41,7 +41,7 @@ class Goals:
         return [-np.abs(achieved - desired).sum(axis=1)]
 
 
-#: Class, observation space and settings of each kind. In "actors" and "frames", environments are at different steps.
+#: Class, observation space and settings of each kind. In "actors", transitions come with TD errors.
 KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, Any]]] = {
     "plain": (PrioritizedReplayBuffer, VECTOR, dict(n_steps=3, beta_anneal_steps=1000)),
     "frames": (
@@ -61,6 +61,11 @@ KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, An
         PrioritizedSequenceReplayBuffer,
         VECTOR,
         dict(sequence_length=3, burn_in=2, sequence_period=2, state_shapes=((1, 2),)),
+    ),
+    "demonstrations": (
+        PrioritizedDictReplayBuffer,
+        spaces.Dict({"image": IMAGE, "vector": VECTOR}),
+        dict(frames={"image": STACK}, demonstration_fraction=0.4, demonstration_fraction_end=0.1),
     ),
 }
 
@@ -82,8 +87,6 @@ class Player:
     def __init__(self, *buffers: Any, seed: int = 0):
         self.buffers, self.buffer, self.rng = buffers, buffers[0], np.random.default_rng(seed)
         self.n_envs = self.buffer.n_envs
-        # Some kinds of buffers accept steps of only some of their environments.
-        self.is_apart = bool(self.buffer.storage.frame_stores) or self.buffer.settings.initial_priority == "td_error"
         self.obs = self.observation()
 
     def observation(self, before: Any = None) -> Any:
@@ -102,8 +105,24 @@ class Player:
     def vector(self, space: Any) -> np.ndarray:
         return self.rng.uniform(-1, 1, (self.n_envs, *space.shape)).astype(np.float32)
 
+    def demonstrate(self, n_steps: int) -> None:
+        """Add demonstrations."""
+        steps = []
+        for _ in range(n_steps):
+            before, self.obs = self.obs, self.observation(self.obs)
+            steps.append((before, self.obs))
+        obs, next_obs = ({key: np.stack([step[key] for step in part]) for key in part[0]} for part in zip(*steps, strict=True))
+        shape = (n_steps, self.n_envs)
+        actions, rewards = self.rng.uniform(-1, 1, (*shape, 2)), self.rng.normal(size=shape)
+        for buffer in self.buffers:
+            buffer.add_demonstrations(obs, next_obs, actions, rewards, np.zeros(shape), [[{}] * self.n_envs] * n_steps)
+
     def add(self, n_steps: int) -> None:
         n_envs, rng = self.n_envs, self.rng
+        if self.buffer.settings.demonstration_fraction > 0.0 and (not len(self.buffer.demonstrations) or rng.random() < 0.2):
+            self.demonstrate(3)
+            for buffer in self.buffers:
+                buffer.update_beta(rng.uniform() if len(self.buffers) == 1 else 0.5)
         for _ in range(n_steps):
             obs, next_obs = self.obs, self.observation(self.obs)
             done = rng.random(n_envs) < 0.2
@@ -111,14 +130,10 @@ class Player:
             infos = [{"TimeLimit.truncated": bool(flag)} for flag in timeout]
             self.obs = self.observation() if done.any() else next_obs
             actions, rewards = rng.uniform(-1, 1, (n_envs, 2)), rng.normal(size=n_envs)
-            envs = np.flatnonzero(rng.random(n_envs) < [0.9, 0.4, 0.7][:n_envs]) if self.is_apart else np.arange(n_envs)
+            has_errors = self.buffer.settings.initial_priority == "td_error" and rng.random() < 0.8
+            errors = {"td_errors": rewards} if has_errors else {}
             for buffer in self.buffers:
-                if len(envs) == n_envs:
-                    buffer.add(obs, next_obs, actions, rewards, done, infos)
-                elif len(envs):
-                    steps = (picked(part, envs) for part in (obs, next_obs, actions, rewards, done, timeout))
-                    errors = {} if buffer.settings.initial_priority != "td_error" else {"td_errors": rewards[None, envs]}
-                    buffer.add_steps(envs, *steps, **errors)
+                buffer.add(obs, next_obs, actions, rewards, done, infos, **errors)
 
     def play(self, n_steps: int | None = None) -> None:
         """
@@ -149,41 +164,34 @@ class Player:
         return drawn
 
 
-def picked(part: Any, envs: np.ndarray) -> Any:
-    """Return one step of some environments, with a time axis of length 1."""
-    return {key: picked(value, envs) for key, value in part.items()} if isinstance(part, dict) else part[None, envs]
-
-
 # ---- contents of a buffer
 
 
 def snapshot(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """Copy everything that a draw or a save depends on, by name. The buffer does not change."""
-    found: dict[str, Any] = {}
-    flatten("", buffer.state(), found)
-    n = buffer.ring.n_rows_used
+    state = buffer.state()
+    n = buffer.size()
+    found: dict[str, Any] = copy.deepcopy({**state.numbers, **state.arrays})
+    found.update({name: array[:n].copy() for name, array in state.by_row.items()})
     found.update(pos=buffer.pos, full=buffer.full, beta=buffer.beta, max_priority=buffer.max_priority)
-    found.update(scheme=repr(buffer.scheme), ids=buffer.transition_ids)
-    for name in "observations next_observations actions rewards dones timeouts infos".split():
-        array = getattr(buffer, name, None)
-        if array is None or (name == "next_observations" and buffer.optimize_memory_usage):
-            continue
-        for key, part in array.items() if isinstance(array, dict) else [("", array)]:
-            found[f"{name}.{key}"] = copy.deepcopy(part[:][:n])
+    found.update(scheme=repr(buffer.scheme), ids=buffer.transition_ids, masses=buffer.masses)
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        flatten(name, getattr(buffer, name, {}), n, found)
+    for name in ("ep_start", "ep_length", "_current_ep_start"):
+        flatten(name, getattr(buffer, name, {}), n, found)
     if buffer.optimize_memory_usage:
-        ring = buffer.ring
-        found["newest"] = buffer.observations[ring.next_steps % ring.n_rows, np.arange(ring.n_envs)]
+        found["newest"] = buffer.observations[buffer.pos].copy()
+    if buffer.demonstrations.buffer is not None:
+        of_demonstrations = snapshot(buffer.demonstrations.buffer)
+        # Their buffer may have room for another number.
+        del of_demonstrations["ids"], of_demonstrations["masses"]
+        found.update({f"demonstrations/{name}": value for name, value in of_demonstrations.items()})
     return found
 
 
-def flatten(prefix: str, state: dict[str, Any], into: dict[str, Any]) -> None:
-    for key, value in state.items():
-        if isinstance(value, dict):
-            flatten(f"{prefix}{key}/", value, into)
-        elif isinstance(value, np.ndarray):
-            into[prefix + key] = value.copy()
-        else:
-            into[prefix + key] = value
+def flatten(name: str, arrays: Any, n: int, into: dict[str, Any]) -> None:
+    for key, array in arrays.items() if isinstance(arrays, dict) else [("", arrays)]:
+        into[f"{name}.{key}"] = copy.deepcopy(np.asarray(array[:n]))
 
 
 def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -215,13 +223,16 @@ def comparable(value: Any) -> str:
 
 def column(buffer: PrioritizedReplayBuffer, env: int) -> dict[str, Any]:
     """Return the complete transitions of one environment, oldest first, with their masses."""
-    ring = buffer.ring
-    rows = np.arange(ring.oldest_complete[env], ring.next_steps[env]) % ring.n_rows
-    slots = rows * ring.n_envs + env
-    found = dict(zip("actions rewards dones timeouts".split(), buffer.storage.read_steps(slots)[2:6], strict=True))
+    n = buffer.ids.n // buffer.n_envs
+    rows = (buffer.pos - n + np.arange(n)) % buffer.buffer_size
+    slots = rows * buffer.n_envs + env
+    found = {name: getattr(buffer, name)[rows, env] for name in ("actions", "rewards", "dones", "timeouts")}
     found["masses"] = buffer.masses[rows, env]
-    for name, is_next in (("read_observations", False), ("read_next_observations", True)):
-        flatten(f"{name}/", {"": buffer.storage.read_observations(slots, is_next)}, found)
+    for name, observations in (
+        ("observations", read_slots(buffer.observations, slots)),
+        ("next_observations", buffer.read_next_observations(slots)),
+    ):
+        flatten(name, observations, n, found)
     return found
 
 
@@ -247,7 +258,7 @@ def names_of(directory: Path) -> set[str]:
 def files_in_manifests(directory: Path) -> set[str]:
     """Return the names of all manifests, and of the files that belong to them."""
     manifests = [Manifest.read(directory / name) for name in manifest_names_in(directory)]
-    return {name for manifest in manifests for name in [manifest.name, *(part.name for part in manifest.parts)]}
+    return {name for manifest in manifests for name in [manifest.name, *(file.name for file in manifest.files)]}
 
 
 def change_manifest(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -267,11 +278,13 @@ def change_arrays(directory: Path, stream: str, change: Callable[[dict[str, np.n
     """Change the arrays in a stream's first file, and correct all checksums. The directory has only one generation."""
     (name,) = manifest_names_in(directory)
     manifest = Manifest.read(directory / name)
-    part = manifest.of_stream(stream)[0]
-    arrays = part.read(directory)
+    file = manifest.of_stream(stream)[0]
+    arrays = file.read(directory)
     change(arrays)
-    written = write_part(directory, part, {key: [np.atleast_1d(array)] for key, array in arrays.items()})
-    manifest.parts[manifest.parts.index(part)] = written
+    blocks = {key: [np.atleast_1d(array)] for key, array in arrays.items()}
+    manifest.files[manifest.files.index(file)] = DataFile.write(
+        directory, file.name, file.stream, file.first, file.end, blocks
+    )
     (directory / name).write_bytes(manifest.to_bytes())
 
 
@@ -342,9 +355,8 @@ class _File(io.FileIO):
 
 
 def watch_disk(announce: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Announce every disk operation of a save. Files are written one after the other."""
+    """Announce every disk operation of a save."""
     disk = Disk(announce)
     for module in (atomic, generations):
         monkeypatch.setattr(module, "os", disk)
     monkeypatch.setattr(atomic, "open", disk.open_file, raising=False)
-    monkeypatch.setattr(buffer_files, "_N_THREADS", 1)

@@ -144,7 +144,7 @@ def test_latest_checkpoint_skips_damaged_files(tmp_path):
             loaded.load_replay_buffer(buffer_path)
         assert loaded.num_timesteps == 100
         assert_same(snapshot(loaded.replay_buffer), states.states[100])
-    for path in whole.glob("*.buffer/*.npz"):
+    for path in whole.glob("*.buffer/*.bin"):
         damage(path, "cut")
     assert latest_checkpoint(whole) is None
 
@@ -183,7 +183,7 @@ def test_statistics_of_another_run_in_the_folder_do_not_matter(tmp_path):
 
 
 def rows_in(path: Path) -> set[str]:
-    return {name for name in names_of(path) if name.startswith("seg")}
+    return {name for name in names_of(path) if name.startswith("rows")}
 
 
 def test_a_run_writes_only_new_steps(tmp_path):
@@ -201,7 +201,7 @@ def test_a_run_writes_only_new_steps(tmp_path):
     resumed.save_replay_buffer(path, keep=1)
     assert first < rows_in(path)
     resumed.save_replay_buffer(tmp_path / "other.buffer")
-    assert sum(file.stat().st_size for file in tmp_path.glob("other.buffer/seg*")) > 100 * 4 * (3 + 3 + 1 + 1)
+    assert sum(file.stat().st_size for file in tmp_path.glob("other.buffer/rows*")) > 100 * 4 * (3 + 3 + 1 + 1)
 
 
 def test_a_buffer_with_infos_is_refused_before_training(tmp_path):

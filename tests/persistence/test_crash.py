@@ -41,7 +41,7 @@ def newest(path: Path) -> int:
 @pytest.fixture
 def small_files(monkeypatch):
     """Split even small buffers into several files, some of which a later save joins."""
-    monkeypatch.setattr(buffer_files, "_PART_BYTES", 500)
+    monkeypatch.setattr(buffer_files, "_FILE_BYTES", 500)
     monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 300)
 
 
@@ -97,8 +97,8 @@ def test_saves_survive_sigterm_at_random_moments(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_saves_survive_kills_at_random_moments(kind, tmp_path):
-    """72 kills of each of the seven kinds: 504 in all."""
-    kill_repeatedly(kind, tmp_path, 72, signal.SIGKILL, 2)
+    """63 kills of each of the eight kinds: 504 in all."""
+    kill_repeatedly(kind, tmp_path, 63, signal.SIGKILL, 2)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_an_error_at_any_disk_operation_keeps_the_last_save(failure, kind, every
         assert names_of(path) == files_in_manifests(path)
         assert digest(load(kind, path)) == digest(buffer)
         shutil.rmtree(path.parent)
-    assert n_failed > 20 / every and not has_failed
+    assert n_failed > 15 / every and not has_failed
     assert caught == []
 
 

@@ -1,6 +1,5 @@
 """Damaged files, files of other formats, and directories that somebody else has made."""
 
-import ast
 import errno
 import functools
 import itertools
@@ -10,26 +9,23 @@ import pickle
 import shutil
 import sys
 import tempfile
-import threading
-import time
-import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tests.helpers.golden as golden
-from sb3_per import PrioritizedReplayBuffer
-from sb3_per.buffers.transition_set import CompleteTransitions, TransitionSet
+from sb3_per import PERDQN, PrioritizedReplayBuffer
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
-from sb3_per.persistence.generations import FORMAT, DamagedFileError, Manifest, manifest_names_in, numbers_in, write_part
-from sb3_per.storage.ring import Ring
-from sb3_per.storage.storage import Storage
+from sb3_per.persistence.convert import convert
+from sb3_per.persistence.generations import FORMAT, DamagedFileError, DataFile, Manifest, manifest_names_in, numbers_in
 from tests.helpers.forks import in_fork
 from tests.helpers.messages import caught_user_warnings, no_user_warnings
 from tests.helpers.saved import ACTION, KINDS, Player, change_arrays, change_manifest, digest, make, names_of
@@ -132,10 +128,20 @@ def test_every_damaged_file_is_found(kind, every, tmp_path):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.data())
-def test_random_damage_never_loads_other_data(tmp_path_factory, data):
+@given(data=st.data(), kind=st.sampled_from(sorted(KINDS)))
+def test_random_damage_never_loads_other_data(kind, tmp_path_factory, data):
+    damage_at_random(kind, tmp_path_factory, data)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(sorted(KINDS)))
+def test_200_random_damages_never_load_other_data(kind, tmp_path_factory, data):
+    damage_at_random(kind, tmp_path_factory, data)
+
+
+def damage_at_random(kind: str, tmp_path_factory: Any, data: Any) -> None:
     """Up to three files get random bytes, or exchange their contents."""
-    kind = data.draw(st.sampled_from(["plain", "memory", "rank"]))
     path = tmp_path_factory.getbasetemp() / "any.buffer"
     digests = write_generations(kind, path)
     names = data.draw(st.lists(st.sampled_from(sorted(names_of(path))), min_size=1, max_size=3, unique=True))
@@ -155,12 +161,12 @@ def test_a_valid_file_with_other_values_is_found(tmp_path):
     """The file is valid and has the right name and size, but the manifest has another checksum."""
     path = tmp_path / "x.buffer"
     digests = write_generations("plain", path)
-    for part in Manifest.read(path / max(digests)).parts:
-        data = (path / part.name).read_bytes()
-        changed = {key: [array + 1 if array.dtype.kind == "f" else array] for key, array in part.read(path).items()}
-        assert write_part(path, part, changed).size == part.size
-        assert assert_harmless("plain", path, digests, [part.name]) != max(digests)
-        (path / part.name).write_bytes(data)
+    for file in Manifest.read(path / max(digests)).files:
+        data = (path / file.name).read_bytes()
+        changed = {key: [array + 1 if array.dtype.kind == "f" else array] for key, array in file.read(path).items()}
+        assert DataFile.write(path, file.name, file.stream, file.first, file.end, changed).size == file.size
+        assert assert_harmless("plain", path, digests, [file.name]) != max(digests)
+        (path / file.name).write_bytes(data)
 
 
 def test_a_changed_digit_in_a_manifest_is_found(tmp_path):
@@ -168,8 +174,8 @@ def test_a_changed_digit_in_a_manifest_is_found(tmp_path):
     path = tmp_path / "x.buffer"
     digests = write_generations("plain", path)
     text = (path / max(digests)).read_text()
-    assert '"sampler/max_priority": ' in text
-    (path / max(digests)).write_text(text.replace('"sampler/max_priority": ', '"sampler/max_priority": 9'))
+    assert '"max_priority": ' in text
+    (path / max(digests)).write_text(text.replace('"max_priority": ', '"max_priority": 9'))
     assert assert_harmless("plain", path, digests, [max(digests)]) == sorted(digests)[1]
 
 
@@ -177,30 +183,32 @@ def test_if_all_generations_are_damaged_the_error_names_the_newest(tmp_path):
     write_generations("plain", tmp_path / "x.buffer")
     for path in (tmp_path / "x.buffer").glob("state*"):
         path.unlink()
-    with pytest.raises(DamagedFileError, match=r"state-00000003\.npz is missing"):
+    with pytest.raises(DamagedFileError, match=r"state-00000003\.bin is missing"):
         load_buffer(make("plain"), tmp_path / "x.buffer")
     assert latest_checkpoint(tmp_path) is None
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
-def test_only_an_input_output_error_counts_as_damage(number, tmp_path, monkeypatch):
-    """A bad sector is damage, so an older generation is loaded with a warning; a lack of permission is no damage."""
+@pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL, errno.EACCES])
+@pytest.mark.parametrize("function", ["stat", "fromfile"])
+def test_a_file_that_cannot_be_read_is_damaged_and_a_lack_of_permission_is_no_damage(number, function, tmp_path, monkeypatch):
+    """After a bad sector, an older generation is loaded with a warning that names the file."""
     path = tmp_path / "x.buffer"
     digests = write_generations("plain", path)
-    stat = os.stat
+    module = os if function == "stat" else np
+    real = getattr(module, function)
 
     def broken(file: Any, *args: Any, **kwargs: Any) -> Any:
-        if str(file).endswith("state-00000003.npz"):
+        if str(file).endswith("state-00000003.bin"):
             raise OSError(number, os.strerror(number), str(file))
-        return stat(file, *args, **kwargs)
+        return real(file, *args, **kwargs)
 
-    monkeypatch.setattr(os, "stat", broken)
-    if number == errno.EIO:
-        with pytest.warns(UserWarning, match=r"state-00000003\.npz is damaged: .*Input/output error"):
-            assert digest(load_buffer(make("plain"), path)) == digests[manifest_names_in(path)[1]]
-    else:
+    monkeypatch.setattr(module, function, broken)
+    if number == errno.EACCES:
         with pytest.raises(PermissionError):
             load_buffer(make("plain"), path)
+    else:
+        with pytest.warns(UserWarning, match=rf"state-00000003\.bin is damaged: .*{os.strerror(number)}"):
+            assert digest(load_buffer(make("plain"), path)) == digests[manifest_names_in(path)[1]]
 
 
 def test_keep_counts_only_undamaged_generations(tmp_path):
@@ -209,7 +217,7 @@ def test_keep_counts_only_undamaged_generations(tmp_path):
     write_generations("plain", path)
     saved = SavedBuffer(path)
     buffer = saved.load(make("plain"))
-    (path / "state-00000002.npz").write_bytes(bytes(100))
+    (path / "state-00000002.bin").write_bytes(bytes(100))
     saved.save(buffer, num_timesteps=9, keep=3)
     assert [numbers_in(name)[1] for name in manifest_names_in(path)] == [9, 2, 0]
 
@@ -222,23 +230,18 @@ def test_a_save_writes_damaged_files_again(tmp_path):
     digests = write_generations("plain", path)
     saved = SavedBuffer(path)
     buffer = saved.load(make("plain"))
-    (part, *_) = Manifest.read(path / max(digests)).of_stream("rows")
-    os.truncate(path / part.name, part.size - 1)
-    with pytest.warns(UserWarning, match=rf"Everything is written anew: .*{part.name}"):
+    (file, *_) = Manifest.read(path / max(digests)).of_stream("rows")
+    os.truncate(path / file.name, file.size - 1)
+    with pytest.warns(UserWarning, match=rf"Everything is written anew: .*{file.name}"):
         saved.save(buffer)
     assert digest(load_buffer(make("plain"), path)) == digest(buffer)
 
 
-class FaultyCandidates(CompleteTransitions):
-    """Candidates that cannot be restored."""
-
-    def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
-        raise TypeError("a mistake")
-
-
 class Faulty(PrioritizedReplayBuffer):
-    def _make_experience(self, ring: Ring, storage: Storage) -> TransitionSet:
-        return TransitionSet(ring, storage, self._make_sampler(FaultyCandidates(ring)), self._make_n_step_returns())
+    """A buffer that cannot be restored."""
+
+    def load(self, *args: Any, **kwargs: Any) -> None:
+        raise TypeError("a mistake")
 
 
 def test_a_mistake_in_a_subclass_is_not_reported_as_damage(tmp_path):
@@ -251,78 +254,87 @@ def test_a_mistake_in_a_subclass_is_not_reported_as_damage(tmp_path):
     assert digest(load_buffer(make("plain"), path)) == digests[max(digests)]
 
 
-def test_threads_that_read_parse_one_header_at_a_time(tmp_path, monkeypatch):
-    """CPython's parser may fail in two threads at once, which would look like damage, so that older data would be loaded."""
-    write_generations("her", tmp_path / "x.buffer")
-    parse, busy, seen = ast.literal_eval, threading.Lock(), []
-
-    def alone(text: Any) -> Any:
-        seen.append(busy.acquire(blocking=False))
-        time.sleep(0.002)
-        found = parse(text)
-        if seen[-1]:
-            busy.release()
-        return found
-
-    monkeypatch.setattr(ast, "literal_eval", alone)
-    load_buffer(make("her"), tmp_path / "x.buffer")
-    assert len(seen) > 10 and all(seen)
-
-
 # ---- formats
 
 
-def of_an_older_release(content: dict[str, Any]) -> None:
-    """Before format 1, manifests had two fields."""
-    content.update(format="sb3_per.buffer", version=1)
-
-
-@pytest.mark.parametrize(
-    "change, found", [(lambda content: content.update(format=2), "2"), (of_an_older_release, "'sb3_per.buffer'")]
-)
-def test_an_unknown_format_is_refused(change, found, tmp_path):
-    """The error names both formats. Loading does not fall back to an older generation, and saving changes no file."""
-    path = tmp_path / "rl_model_replay_buffer.buffer"
-    digests = write_generations("plain", path)
-    change_manifest(path / max(digests), change)
+def assert_refused(path: Path, message: str) -> None:
+    """Loading does not fall back to an older generation, and saving changes no file."""
     names = names_of(path)
     for attempt in (
         lambda: load_buffer(make("plain"), path),
         lambda: save_buffer(make("plain"), path),
-        lambda: latest_checkpoint(tmp_path),
+        lambda: latest_checkpoint(path.parent),
     ):
-        with pytest.raises(ValueError, match=f"has format {found}.*, and this release of sb3_per reads and writes format 1"):
+        with pytest.raises(ValueError, match=message):
             attempt()
     assert names_of(path) == names
 
 
+def test_an_unknown_format_is_refused(tmp_path):
+    """The error names both formats."""
+    path = tmp_path / "rl_model_replay_buffer.buffer"
+    digests = write_generations("plain", path)
+    change_manifest(path / max(digests), lambda content: content.update(format=3))
+    assert_refused(path, "has format 3, and this release of sb3_per reads and writes format 2: use the release that wrote it")
+
+
+def test_a_directory_of_format_1_is_refused_with_the_way_to_convert_it(tmp_path):
+    """It was written before SB3's arrays held the transitions."""
+    path = tmp_path / "rl_model_replay_buffer.buffer"
+    shutil.copytree(golden.FORMAT_1, path)
+    assert_refused(
+        path, r"has format 1, .*at commit \w{8}, load it .*to_replay_buffer\(\).*sb3-per convert stock.pkl new.buffer"
+    )
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_pickle_from_before_format_2_is_refused_with_the_way_to_convert_it(is_gone, tmp_path, monkeypatch):
+    """Its classes may be gone. A zip of that time loads."""
+    if is_gone:
+        monkeypatch.setitem(sys.modules, "sb3_per.storage.ring", None)
+    model = PERDQN.load(golden.FOLDER / "format-1.zip", env=gym.make("CartPole-v1"), device="cpu")
+    settings = model.replay_buffer.settings
+    assert (settings.scheme, settings.alpha, settings.n_steps, model.num_timesteps) == ("rank", 0.7, 2, 40)
+    with pytest.raises(ValueError, match=r"at commit \w{8}, run: sb3-per convert old\.pkl stock\.pkl --trust"):
+        model.load_replay_buffer(golden.FOLDER / "format-1.pkl")
+    assert model.replay_buffer.size() == 0
+    with pytest.raises(ValueError, match=r"sb3-per convert old\.pkl stock\.pkl --trust"):
+        convert(golden.FOLDER / "format-1.pkl", tmp_path / "new.buffer")
+    model.learn(20, reset_num_timesteps=False)
+
+
 def test_files_of_this_format_are_loaded(tmp_path):
     """A change of the format needs another number. The loaded contents are as expected, and a new save adds to the files."""
-    saved = SavedBuffer(tmp_path / "x.buffer")
-    shutil.copytree(golden.DIRECTORY, saved.path)
-    names = names_of(saved.path)
-    buffer = saved.load(make(golden.KIND, 8))
-    assert golden.contents(buffer) == json.loads(golden.EXPECTED.read_text())
-    assert FORMAT == 1
-    Player(buffer, seed=1).add(1)
-    saved.save(buffer)
-    assert names & {part.name for part in Manifest.read(saved.path / manifest_names_in(saved.path)[0]).parts}
-    assert golden.contents(load_buffer(make(golden.KIND, 8), saved.path)) == golden.contents(buffer)
+    assert FORMAT == 2
+    for kind in golden.KINDS:
+        saved = SavedBuffer(tmp_path / f"{kind}.buffer")
+        shutil.copytree(golden.directory_of(kind), saved.path)
+        names = names_of(saved.path)
+        buffer = saved.load(make(kind, 8))
+        assert golden.contents(buffer) == json.loads(golden.expected_of(kind).read_text())
+        Player(buffer, seed=1).add(1)
+        saved.save(buffer)
+        assert names & {file.name for file in Manifest.read(saved.path / manifest_names_in(saved.path)[0]).files}
+        assert golden.contents(load_buffer(make(kind, 8), saved.path)) == golden.contents(buffer)
 
 
 # ---- directories that somebody else has made: all checksums are correct
 
 
-def part_of(content: dict[str, Any], stream: str) -> dict[str, Any]:
-    return next(part for part in content["parts"] if part["stream"] == stream)
+def file_of(content: dict[str, Any], stream: str) -> dict[str, Any]:
+    return next(file for file in content["files"] if file["stream"] == stream)
 
 
 FORGED_MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "a file outside the directory": lambda content: part_of(content, "rows").update(name="../x.npz"),
-    "missing steps": lambda content: content["parts"].remove(part_of(content, "rows")),
+    "a file outside the directory": lambda content: file_of(content, "rows").update(name="../x.bin"),
+    "missing steps": lambda content: content["files"].remove(file_of(content, "rows")),
     "another generation number": lambda content: content.update(generation=7),
     "no scheme": lambda content: content["about"].pop("scheme"),
-    "a beta above 1": lambda content: content["numbers"].update({"weights/beta": 7.0}),
+    "a beta above 1": lambda content: content["numbers"].update(beta=7.0),
+    "a largest priority below 0": lambda content: content["numbers"].update(max_priority=-1.0),
+    "another first step": lambda content: content["numbers"].update(first_step=3),
+    "more rows than the buffer has": lambda content: content["ranges"].update(rows=[0, 10**9]),
+    "frames that cannot be": lambda content: content["about"].update(frames=-4),
 }
 
 
@@ -346,13 +358,16 @@ def set_value(name: str, value: Any, index: Any = 0) -> Callable[[dict[str, np.n
 
 
 FORGED_ARRAYS: dict[str, tuple[str, str, Callable[[dict[str, np.ndarray]], Any]]] = {
-    "a negative mass": ("plain", "state", set_value("sampler/masses", -1.0)),
-    "no masses": ("plain", "state", lambda arrays: arrays.__delitem__("sampler/masses")),
-    "a slot with two ranks": ("rank", "state", set_value("sampler/ranked_slots", 1, slice(2))),
-    "a reference to a missing frame": ("frames", "rows", set_value("references.image", 10**6, ...)),
-    "an episode that is too long": ("her", "state", set_value("eligible/ep_length", 2**62)),
-    "a mass of an unfinished episode": ("her", "state", set_value("eligible/ep_length", 0, ...)),
-    "steps out of order": ("sequences", "state", set_value("eligible/episode_steps", 7, ...)),
+    "a negative mass": ("plain", "state", set_value("values", -1.0)),
+    "a mass that is no number": ("plain", "state", set_value("values", np.nan)),
+    "no masses": ("plain", "state", lambda arrays: arrays.__delitem__("values")),
+    "two slots of one rank": ("rank", "state", set_value("ranks", 1, slice(2))),
+    "a reference to a missing frame": ("frames", "rows", set_value("observations/image:references", 10**6, ...)),
+    "an episode that is too long": ("her", "state", set_value("episode_lengths", 2**62)),
+    "a step before its episode": ("her", "state", set_value("episode_steps", -1)),
+    "a mass of an unfinished episode": ("her", "state", set_value("episode_lengths", 0, ...)),
+    "steps out of order": ("sequences", "state", set_value("windows_steps", 7, ...)),
+    "a reward that is no number": ("plain", "rows", set_value("rewards", np.nan, -1)),
     "too few flags": ("plain", "state", lambda arrays: arrays.update(dones=arrays["dones"][1:])),
     "rows of another shape": ("plain", "rows", lambda arrays: arrays.update(actions=arrays["actions"][:, :1])),
     "rows of another type": ("plain", "rows", lambda arrays: arrays.update(actions=arrays["actions"].astype(np.float64))),
@@ -455,8 +470,10 @@ class Evil:
 
 
 def add_a_pickle(path: Path, content: dict[str, Any]) -> None:
-    """Replace the state, or the rows of a buffer with hindsight, by a pickled array of objects, as NumPy would save it."""
-    part = part_of(content, "rows" if content["about"]["kind"] == "hindsight" else "state")
-    np.savez(path / part["name"], actions=np.array([Evil()], object))
-    with zipfile.ZipFile(path / part["name"]) as archive:
-        part.update(size=(path / part["name"]).stat().st_size, crc32={"actions": archive.infolist()[0].CRC})
+    """Replace the state, or the rows of a buffer with hindsight, by a pickle, which the manifest declares as objects."""
+    file = file_of(content, "rows" if content["about"]["kind"] == "hindsight" else "state")
+    evil = pickle.dumps(np.array([Evil()], object))
+    evil += bytes(-len(evil) % 8)
+    (path / file["name"]).write_bytes(evil)
+    arrays = [[name, "|O", [len(evil) // 8]] for name, _, _ in file["arrays"]]
+    file.update(size=len(evil), crc32=zlib.crc32(evil), arrays=arrays)

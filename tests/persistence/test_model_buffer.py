@@ -74,9 +74,9 @@ def test_loading_detects_the_format_by_content(tmp_path):
 def test_a_failed_load_does_not_change_the_model(tmp_path):
     model = trained(PERSAC)
     model.save_replay_buffer(tmp_path / "a.buffer")
-    next((tmp_path / "a.buffer").glob("seg-*")).write_bytes(b"")
+    next((tmp_path / "a.buffer").glob("rows-*")).write_bytes(b"")
     buffer, before = model.replay_buffer, snapshot(model.replay_buffer)
-    with pytest.raises(ValueError, match=r"seg-.* has 0 bytes"):
+    with pytest.raises(ValueError, match=r"rows-.* has 0 bytes"):
         model.load_replay_buffer(tmp_path / "a.buffer")
     assert model.replay_buffer is buffer
     assert_same(snapshot(buffer), before)

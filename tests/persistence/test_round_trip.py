@@ -43,6 +43,7 @@ CHANGED: dict[str, list[dict[str, Any]]] = {
     "memory": [dict(n_steps=2)],
     "actors": [{}],
     "sequences": [{}, dict(scheme="rank", n_steps=2)],
+    "demonstrations": [{}, dict(scheme="rank")],
 }
 
 
@@ -136,14 +137,14 @@ def test_increments_equal_a_full_save(script, kind, keep, seed, tmp_path_factory
 
 def test_own_masses_are_saved_before_the_first_draw(tmp_path):
     buffer = make("actors", scheme="proportional")
-    for envs, n in (([0, 1], 3), ([1], 7), ([1], 5)):
-        rewards, errors = np.zeros((n, len(envs))), np.arange(1.0, n * len(envs) + 1).reshape(n, len(envs))
-        obs = np.zeros((n, len(envs), 3), np.float32)
-        buffer.add_steps(np.array(envs), obs, obs, obs[..., :2], rewards, rewards, rewards, errors)
+    errors = np.arange(1.0, 31.0).reshape(15, 2)
+    for error in errors:
+        obs = np.zeros((2, 3), np.float32)
+        buffer.add(obs, obs, obs[:, :2], np.zeros(2), np.zeros(2), [{}, {}], td_errors=error)
     save_buffer(buffer, tmp_path / "x.buffer")
     loaded = load_buffer(make("actors", scheme="proportional"), tmp_path / "x.buffer")
     np.testing.assert_array_equal(loaded.masses, buffer.masses)
-    assert len(np.unique(loaded.masses)) > 3
+    assert len(np.unique(loaded.masses)) == 31
 
 
 def test_the_draw_record_of_a_loaded_buffer_is_empty(tmp_path):
@@ -183,7 +184,7 @@ def n_bytes(path: Path) -> int:
 
 
 def segments(path: Path) -> dict[str, int]:
-    return {entry.name: entry.stat().st_size for entry in os.scandir(path) if entry.name.startswith("seg")}
+    return {entry.name: entry.stat().st_size for entry in os.scandir(path) if entry.name.startswith("rows")}
 
 
 def test_a_save_writes_only_new_steps(tmp_path):
@@ -210,21 +211,6 @@ def test_a_save_writes_only_new_steps(tmp_path):
     assert segments(path) == before
     saved.save(buffer, full=True, keep=1)
     assert not before.keys() & segments(path).keys()
-
-
-def test_only_incomplete_rows_are_written_again(tmp_path):
-    """A row is incomplete until all environments have written their step of it."""
-    buffer, path = make("actors", 200), tmp_path / "x.buffer"
-    player, saved = Player(buffer), SavedBuffer(path)
-    player.add(100)
-    saved.save(buffer)
-    first, ring = segments(path), buffer.ring
-    assert ring.min_next_step < ring.max_next_step
-    (whole,) = [name for name in first if int(name.split("-")[3].split(".")[0]) < ring.min_next_step]
-    player.add(1)
-    saved.save(buffer, keep=1)
-    assert whole in segments(path) and not (set(first) - {whole}) & segments(path).keys()
-    assert_same(snapshot(load_buffer(make("actors", 200), path)), snapshot(buffer))
 
 
 def test_a_buffer_that_is_1_percent_full_takes_1_percent_on_disk(tmp_path):
@@ -258,7 +244,7 @@ def test_a_copy_writes_its_own_files(copied, tmp_path):
     saved.save(buffer, keep=1)
     assert not before.keys() & segments(saved.path).keys()
     loaded = load_buffer(make(kind), saved.path)
-    n = buffer.ring.n_rows_used
+    n = buffer.size()
     np.testing.assert_array_equal(loaded.rewards[:n], buffer.rewards[:n])
     np.testing.assert_array_equal(loaded.masses, buffer.masses)
 
@@ -276,26 +262,31 @@ def test_a_loaded_buffer_adds_to_the_files_it_was_loaded_from(tmp_path):
 
 
 def test_numpy_alone_can_read_the_files(tmp_path):
-    """Files are npz, step ``s`` is in row ``s % n_rows``, and the manifest names no class of Python."""
+    """A file has one array after the other, step ``s`` is in row ``s % n_rows``, and the manifest names no class of Python."""
     buffer, saved = make_buffer(50, 2, "dict"), SavedBuffer(tmp_path / "x.buffer")
     for n, num_timesteps in ((79, 140), (5, 150)):
         fill([buffer], n)
         saved.save(buffer, num_timesteps)
     text = sorted(saved.path.glob("gen-*.json"))[-1].read_text()
     manifest = json.loads(text)
+    first, end = manifest["ranges"]["rows"]
+    order = np.arange(first, end) % 50
     vectors = np.zeros((50, 2, 3), np.float32)
-    for part in manifest["parts"]:
-        with np.load(saved.path / part["name"], allow_pickle=False) as arrays:
-            if part["stream"] == "rows":
-                vectors[np.arange(part["first"], part["end"]) % 50] = arrays["observations.vec"]
-            else:
-                masses = snapshot(buffer)["sampler/masses"]
-                np.testing.assert_array_equal(arrays["sampler/masses"].reshape(50, 2), masses.reshape(50, 2))
-                np.testing.assert_array_equal(arrays["dones"], buffer.dones)
+    for file in manifest["files"]:
+        content, arrays, start = (saved.path / file["name"]).read_bytes(), {}, 0
+        for name, dtype, shape in file["arrays"]:
+            arrays[name] = np.frombuffer(content, dtype, int(np.prod(shape)), start).reshape(shape)
+            start += arrays[name].nbytes
+        assert start == len(content) == file["size"]
+        if file["stream"] == "rows":
+            vectors[np.arange(file["first"], file["end"]) % 50] = arrays["observations/vec"]
+        else:
+            np.testing.assert_array_equal(arrays["values"], buffer.masses[order])
+            np.testing.assert_array_equal(arrays["dones"], buffer.dones[order])
     np.testing.assert_array_equal(vectors, buffer.observations["vec"])
-    assert manifest["numbers"]["sampler/max_priority"] == 1.0
+    assert manifest["numbers"]["max_priority"] == 1.0
     settings = {"alpha": 0.6, "epsilon": 1e-6, "td_error_reduction": "mean"}
-    assert manifest["format"] == 1 and manifest["about"]["kind"] == "dict transitions"
+    assert manifest["format"] == 2 and manifest["about"]["kind"] == "dict transitions"
     assert manifest["about"]["scheme"] == {"name": "proportional", "settings": settings, "unit": "transition"}
     assert not any(name in text for name in ("Prioritized", "Proportional", "Box", "Dict", "gymnasium", "sb3_per"))
 
