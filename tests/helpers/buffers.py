@@ -21,7 +21,6 @@ from sb3_per import (
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
-from sb3_per.storage.nested import keyed
 from sb3_per.storage.store import ObservationStore
 
 OBSERVATION_SPACES = {
@@ -172,12 +171,9 @@ def assert_same_state(actual: Any, expected: Any) -> None:
 
 
 def contents_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
-    """Copy everything that a buffer holds: arrays (frames are unpacked), settings, and the state of its parts."""
-    contents: dict[str, Any] = {"settings": vars(buffer.settings), "state": buffer.state()}
-    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-        if hasattr(buffer, name):
-            contents[name] = {key: part[:] for key, part in keyed(getattr(buffer, name)).items()}
-    return copy.deepcopy(contents)
+    """Copy everything that a buffer holds, after the rows that wait have entered the tree."""
+    buffer.insert_new_rows()
+    return copy.deepcopy({name: value for name, value in vars(buffer).items() if name != "env"})
 
 
 def python_work(function: Callable[[], Any]) -> tuple[int, int]:

@@ -41,7 +41,7 @@ class Goals:
         return [-np.abs(achieved - desired).sum(axis=1)]
 
 
-#: Class, observation space and settings of each kind. In "actors" and "frames", environments are at different steps.
+#: Class, observation space and settings of each kind. In "actors", transitions come with TD errors.
 KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, Any]]] = {
     "plain": (PrioritizedReplayBuffer, VECTOR, dict(n_steps=3, beta_anneal_steps=1000)),
     "frames": (
@@ -82,8 +82,6 @@ class Player:
     def __init__(self, *buffers: Any, seed: int = 0):
         self.buffers, self.buffer, self.rng = buffers, buffers[0], np.random.default_rng(seed)
         self.n_envs = self.buffer.n_envs
-        # Some kinds of buffers accept steps of only some of their environments.
-        self.is_apart = bool(self.buffer.storage.frame_stores) or self.buffer.settings.initial_priority == "td_error"
         self.obs = self.observation()
 
     def observation(self, before: Any = None) -> Any:
@@ -111,14 +109,10 @@ class Player:
             infos = [{"TimeLimit.truncated": bool(flag)} for flag in timeout]
             self.obs = self.observation() if done.any() else next_obs
             actions, rewards = rng.uniform(-1, 1, (n_envs, 2)), rng.normal(size=n_envs)
-            envs = np.flatnonzero(rng.random(n_envs) < [0.9, 0.4, 0.7][:n_envs]) if self.is_apart else np.arange(n_envs)
+            has_errors = self.buffer.settings.initial_priority == "td_error" and rng.random() < 0.8
+            errors = {"td_errors": rewards} if has_errors else {}
             for buffer in self.buffers:
-                if len(envs) == n_envs:
-                    buffer.add(obs, next_obs, actions, rewards, done, infos)
-                elif len(envs):
-                    steps = (picked(part, envs) for part in (obs, next_obs, actions, rewards, done, timeout))
-                    errors = {} if buffer.settings.initial_priority != "td_error" else {"td_errors": rewards[None, envs]}
-                    buffer.add_steps(envs, *steps, **errors)
+                buffer.add(obs, next_obs, actions, rewards, done, infos, **errors)
 
     def play(self, n_steps: int | None = None) -> None:
         """
@@ -147,11 +141,6 @@ class Player:
                 drawn.append(np.concatenate([batch.indices, batch.weights.numpy().ravel(), rewards.ravel()]))
                 buffer.update_priorities(batch.indices, np.random.standard_normal(rewards.shape))
         return drawn
-
-
-def picked(part: Any, envs: np.ndarray) -> Any:
-    """Return one step of some environments, with a time axis of length 1."""
-    return {key: picked(value, envs) for key, value in part.items()} if isinstance(part, dict) else part[None, envs]
 
 
 # ---- contents of a buffer
