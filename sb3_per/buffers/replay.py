@@ -36,11 +36,10 @@ from sb3_per.utils.origin import is_overridden, require_unchanged
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
-# What the attribute ``device`` may be on a CPU: a user may have set a string.
-_CPU = (th.device("cpu"), "cpu")
+_CPU = th.device("cpu")
 
-# SB3's own method: a user may replace it in SB3's class, too.
-_SB3_TO_TORCH = BaseBuffer.to_torch
+# Of SB3's own buffer. A user may replace them in SB3's class, too.
+_SB3_METHODS = BaseBuffer.to_torch, BaseBuffer._normalize_obs, BaseBuffer._normalize_reward
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -419,17 +418,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 ids = self.ids.in_slots(slots)
                 is_demonstration = None
             weights = self.scheme.weights(relative_probabilities, self.beta_schedule.value)
-            batch = PrioritizedReplayBufferSamples(
-                data.observations,
-                data.actions,
-                data.next_observations,
-                data.dones,
-                data.rewards,
-                data.discounts,
-                self.tensor_maker()(weights),
-                ids,
-            )
-            batch.is_demonstration = is_demonstration
+            batch = PrioritizedReplayBufferSamples(*data, self.tensor_maker()(weights), ids)
+            if is_demonstration is not None:
+                batch.is_demonstration = is_demonstration
             self._note_draw(batch, weights)
         return batch
 
@@ -569,12 +560,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
         """
-        Choose how arrays that nobody else uses become tensors: without SB3's copy, which takes three times as long, unless a
-        user has replaced ``to_torch``.
+        Choose how arrays of a batch become tensors: without SB3's copy, which takes three times as long, unless a user's
+        method makes the tensors, or may hold the arrays.
         """
-        if type(self).to_torch is not _SB3_TO_TORCH or "to_torch" in vars(self):
+        methods = type(self).to_torch, self._normalize_obs, self._normalize_reward
+        if methods != _SB3_METHODS or "to_torch" in vars(self):
             return self.to_torch
-        if self.device in _CPU:
+        if self.device == _CPU:
             return th.from_numpy
         return functools.partial(self.to_torch, copy=False)
 
