@@ -39,7 +39,7 @@ BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 _CPU = th.device("cpu")
 
 # Of SB3's own buffer. A user may replace them in SB3's class, too.
-_SB3_METHODS = BaseBuffer.to_torch, BaseBuffer._normalize_obs, BaseBuffer._normalize_reward
+_SB3_METHODS = tuple(getattr(BaseBuffer, name) for name in ("to_torch", "_normalize_obs", "_normalize_reward"))
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -686,8 +686,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param infos: for each step, one dictionary per column; SB3's ``TimeLimit.truncated`` marks truncations
         :raises ValueError: for another shape, values that are not numbers, a reward that is NaN or infinite, or actions that
             are not scaled; nothing is stored then
-        :raises NotImplementedError: with ``optimize_memory_usage``
+        :raises NotImplementedError: with ``optimize_memory_usage``, and in a class that overrides :meth:`add` alone
         """
+        if is_overridden(self, "add") and not is_overridden(self, "add_demonstrations"):
+            raise NotImplementedError(
+                f"{type(self).__name__} overrides add(), and add_demonstrations() does not call it: override "
+                "add_demonstrations() too, e.g. change its arguments and call super().add_demonstrations()"
+            )
         with self.lock:
             self.demonstrations.add(self, obs, next_obs, action, reward, done, infos)
 
