@@ -13,7 +13,7 @@ from sb3_per.utils.compiled import kernel
 ROOT = Path(__file__).resolve().parents[2]
 
 # Tests that run all kernels: of frames, trees, ranks, windows, n-step returns and batches.
-TESTED = ("tests/storage", "tests/sampling", "tests/buffers")
+TESTED = ("tests/sampling", "tests/buffers")
 
 
 @kernel
