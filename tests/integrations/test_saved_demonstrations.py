@@ -127,8 +127,8 @@ def test_demonstrations_of_a_saved_buffer_are_added_with_its_experience(tmp_path
         save_buffer(saved, tmp_path / name)
         buffer = make_buffer(5, 3, demonstration_fraction=1.0)
         assert add_saved_demonstrations(buffer, tmp_path / name) == n_rows * 2 + 9
-        expected = [*saved.rewards[:n_rows].ravel(), *saved.demonstrations.storage.rewards[:9, 0]]
-        assert sorted(buffer.demonstrations.storage.rewards[: len(buffer.demonstrations), 0]) == sorted(expected)
+        expected = [*saved.rewards[:n_rows].ravel(), *saved.demonstrations.buffer.rewards[:9, 0]]
+        assert sorted(buffer.demonstrations.buffer.rewards[: len(buffer.demonstrations), 0]) == sorted(expected)
 
 
 def test_actions_of_a_saved_buffer_with_other_bounds_are_scaled_anew(tmp_path):
@@ -138,7 +138,7 @@ def test_actions_of_a_saved_buffer_with_other_bounds_are_scaled_anew(tmp_path):
     save_buffer(saved, tmp_path / "b.buffer")
     assert add_saved_demonstrations(buffer, tmp_path / "b.buffer") == 12
     expected = ((raw - 1) / 2).swapaxes(0, 1).reshape(12, 2)
-    np.testing.assert_allclose(buffer.demonstrations.storage.actions[:12, 0], expected, atol=1e-6)
+    np.testing.assert_allclose(buffer.demonstrations.buffer.actions[:12, 0], expected, atol=1e-6)
     with pytest.raises(ValueError, match="outside of the action space"):
         add_saved_demonstrations(bounded(-1, 1), tmp_path / "b.buffer")
 
