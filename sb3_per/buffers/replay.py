@@ -558,7 +558,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if self.optimize_memory_usage and self.full:
             rows = (np.random.randint(1, self.buffer_size, size=batch_size) + self.pos) % self.buffer_size
         else:
-            rows = np.random.randint(0, self.size(), size=batch_size)
+            rows = np.random.randint(0, self.buffer_size if self.full else self.pos, size=batch_size)
         return np.asarray(rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=batch_size))
 
     def _empty_error(self) -> Exception:

@@ -53,7 +53,8 @@ MEMORY: dict[str, Any] = dict(optimize_memory_usage=True, handle_timeout_termina
 
 def make(mixin: type, n_rows: int = 10, obs_space: str = "box", cls: Any = PrioritizedReplayBuffer, **kwargs: Any) -> Any:
     own: Any = type("Own", (mixin, cls), {})
-    return own(2 * n_rows, OBSERVATION_SPACES[obs_space], ACTION_SPACES["box"], "cpu", 2, alpha=1.0, **kwargs)
+    settings = {"alpha": 1.0, **kwargs}
+    return own(2 * n_rows, OBSERVATION_SPACES[obs_space], ACTION_SPACES["box"], "cpu", 2, **settings)
 
 
 def extend(buffer: Any, n_steps: int) -> None:
@@ -107,7 +108,7 @@ def test_rows_that_a_users_method_writes_are_new_and_others_keep_their_prioritie
 
 def test_uniform_draws_equal_those_of_sb3():
     """Bit for bit, beyond the end of the buffer."""
-    ours = make(InFull, scheme="uniform", stratified=False)
+    ours = make(InFull, scheme="uniform", stratified=False, alpha=None)
     stock = stock_like(ours, type("Stock", (InFull, ReplayBuffer), {}))
     for _ in range(8):
         fill([ours, stock], 3, seed=ours.pos)

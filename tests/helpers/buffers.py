@@ -284,3 +284,15 @@ def counts_of(indices: np.ndarray, ids: np.ndarray) -> np.ndarray:
     result = np.zeros(len(ids), np.int64)
     result[np.searchsorted(ids, found)] = counts
     return result
+
+
+def brute_force_n_step(steps: list[tuple[float, bool, bool]], start: int, n_steps: int, gamma: float) -> Any:
+    """Compute return, discount, last step and termination of the window that begins at ``start``, step by step."""
+    value, discount = 0.0, 1.0
+    for last in range(start, min(start + n_steps, len(steps))):
+        reward, done, truncated = steps[last]
+        value += discount * reward
+        discount *= gamma
+        if done or truncated:
+            break
+    return value, discount, last, float(steps[last][1] and not steps[last][2])
