@@ -99,7 +99,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         self.sequence_period = sequence_period
         self.eta = eta
         self.store_state = store_state
-        self.state_shapes = tuple(tuple(shape) for shape in state_shapes)
+        self.state_shapes: Any = tuple(tuple(shape) for shape in state_shapes)
         if not all(len(shape) == 2 and all(map(integer().contains, shape)) for shape in self.state_shapes):
             raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
         super().__init__(
@@ -303,7 +303,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             slots, relative_probabilities = self.draw_slots(batch_size, series_progress)
             weights = self.scheme.weights(relative_probabilities, self.beta_schedule.value)
             batch: SequenceReplayBufferSamples = self.read(slots, env)._replace(weights=self.tensor_maker()(weights))
-            self._note_draw(batch, weights)
+            self._note_draw(batch, weights)  # type: ignore[arg-type]
         return batch
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
