@@ -95,6 +95,7 @@ def _around(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) 
     """
     # A user's constructor may make arrays of its own. Otherwise one row is enough, because SB3's arrays are replaced.
     n_rows = buffer.buffer_size if is_user_defined(cls) else 1
+    # A model may give SB3's arguments among its settings: those of the buffer count.
     made = cls(buffer_size=n_rows * buffer.n_envs, **{**settings, **sb3_arguments_of(buffer)})
     _share_contents(buffer, made)
     for name in ARRAY_NAMES:

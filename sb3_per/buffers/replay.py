@@ -38,11 +38,10 @@ from sb3_per.utils.origin import is_overridden, require_unchanged
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
-# What the attribute ``device`` may be on a CPU: a user may have set a string.
-_CPU = (th.device("cpu"), "cpu")
+_CPU = th.device("cpu")
 
-# SB3's own method: a user may replace it in SB3's class, too.
-_SB3_TO_TORCH = BaseBuffer.to_torch
+# Of SB3's own buffer. A user may replace them in SB3's class, too.
+_SB3_METHODS = tuple(getattr(BaseBuffer, name) for name in ("to_torch", "_normalize_obs", "_normalize_reward"))
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -507,17 +506,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 ids = self.ids.in_slots(slots)
                 is_demonstration = None
             weights = self.scheme.weights(relative_probabilities, self.beta_schedule.value)
-            batch = PrioritizedReplayBufferSamples(
-                data.observations,
-                data.actions,
-                data.next_observations,
-                data.dones,
-                data.rewards,
-                data.discounts,
-                self.tensor_maker()(weights),
-                ids,
-            )
-            batch.is_demonstration = is_demonstration
+            batch = PrioritizedReplayBufferSamples(*data, self.tensor_maker()(weights), ids)
+            if is_demonstration is not None:
+                batch.is_demonstration = is_demonstration
             self._note_draw(batch, weights)
         return batch
 
@@ -567,7 +558,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if self.optimize_memory_usage and self.full:
             rows = (np.random.randint(1, self.buffer_size, size=batch_size) + self.pos) % self.buffer_size
         else:
-            rows = np.random.randint(0, self.size(), size=batch_size)
+            rows = np.random.randint(0, self.buffer_size if self.full else self.pos, size=batch_size)
         return np.asarray(rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=batch_size))
 
     def _empty_error(self) -> Exception:
@@ -657,12 +648,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
         """
-        Choose how arrays that nobody else uses become tensors: without SB3's copy, which takes three times as long, unless a
-        user has replaced ``to_torch``.
+        Choose how arrays of a batch become tensors: without SB3's copy, which takes three times as long, unless a user's
+        method makes the tensors, or may hold the arrays.
         """
-        if type(self).to_torch is not _SB3_TO_TORCH or "to_torch" in vars(self):
+        methods = type(self).to_torch, self._normalize_obs, self._normalize_reward
+        if methods != _SB3_METHODS or "to_torch" in vars(self):
             return self.to_torch
-        if self.device in _CPU:
+        if self.device == _CPU:
             return th.from_numpy
         return functools.partial(self.to_torch, copy=False)
 
@@ -782,8 +774,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param infos: for each step, one dictionary per column; SB3's ``TimeLimit.truncated`` marks truncations
         :raises ValueError: for another shape, values that are not numbers, a reward that is NaN or infinite, or actions that
             are not scaled; nothing is stored then
-        :raises NotImplementedError: with ``optimize_memory_usage``
+        :raises NotImplementedError: with ``optimize_memory_usage``, and in a class that overrides :meth:`add` alone
         """
+        if is_overridden(self, "add") and not is_overridden(self, "add_demonstrations"):
+            raise NotImplementedError(
+                f"{type(self).__name__} overrides add(), and add_demonstrations() does not call it: override "
+                "add_demonstrations() too, e.g. change its arguments and call super().add_demonstrations()"
+            )
         with self.lock:
             self.demonstrations.add(self, obs, next_obs, action, reward, done, infos)
 

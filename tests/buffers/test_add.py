@@ -1,6 +1,5 @@
-"""Adding steps: ids, resets, several steps at once, and a custom storage."""
+"""Adding steps: ids, resets, and several steps at once."""
 
-import copy
 import pickle
 from typing import Any
 
@@ -9,15 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_per.buffers.conversion import copy_newest, empty_twin
-from sb3_per.persistence.buffer_files import save_buffer
 from tests.helpers.buffers import (
-    OtherStoreBuffer,
-    OtherStoreDictBuffer,
-    PickledObservations,
     add_one,
-    assert_same,
-    assert_same_batches,
     assert_same_state,
     contents_of,
     fill,
@@ -39,14 +31,14 @@ def test_an_id_always_names_the_same_transition(data):
     buffer = make_buffer(n_rows, n_envs, scheme=data.draw(st.sampled_from(["proportional", "rank"])))
     seen: dict[int, float] = {}
     number = 0.0
-    for operation in data.draw(st.lists(st.sampled_from(["add", "add", "add_steps", "reset", "look"]), max_size=40)):
+    for operation in data.draw(st.lists(st.sampled_from(["add", "add", "extend", "reset", "look"]), max_size=40)):
         number += 1
         if operation == "add":
             add_one(buffer, number)
-        elif operation == "add_steps":
+        elif operation == "extend":
             vectors = np.zeros((1, n_envs, 3))
             scalars = np.zeros((1, n_envs))
-            buffer.add_steps(np.arange(n_envs), vectors, vectors, vectors[..., :2], scalars + number, scalars, scalars)
+            buffer.extend(vectors, vectors, vectors[..., :2], scalars + number, scalars, [[{}] * n_envs])
         elif operation == "reset":
             buffer.reset()
         elif buffer.size():
@@ -160,49 +152,6 @@ def test_extend_with_bad_masses_or_shapes_stores_nothing():
         assert_same_state(contents_of(buffer), before)
 
 
-def test_a_store_of_the_user_gives_the_same_batches():
-    plain = make_buffer(10, n_envs=2, n_steps=3, obs_space="dict")
-    other = OtherStoreDictBuffer(20, plain.observation_space, plain.action_space, "cpu", 2, n_steps=3)
-    fill([plain, other], 23)
-    plain.add_demonstrations_from(copy.deepcopy(plain))
-    other.add_demonstrations_from(copy.deepcopy(other))
-    assert_same_state(contents_of(other)["observations"], contents_of(plain)["observations"])
-    batches = []
-    for buffer in (plain, pickle.loads(pickle.dumps(other))):
-        np.random.seed(0)
-        batches.append([buffer.sample(30), buffer._get_samples(np.arange(10))])
-        with buffer.only_demonstrations():
-            batches[-1].append(buffer.sample(10))
-    for actual, expected in zip(batches[1], batches[0], strict=True):
-        assert_same_batches(actual, expected)
-    np.random.seed(0)
-    observations = plain.sample_observations(8)
-    np.random.seed(0)
-    assert_same(other.sample_observations(8), observations)
-
-
-def test_an_empty_twin_keeps_the_store_class(tmp_path):
-    """Steps that are copied then go through the custom store too; a directory cannot hold it."""
-    plain = make_buffer(10, n_envs=2)
-    other = OtherStoreBuffer(20, plain.observation_space, plain.action_space, "cpu", 2)
-    fill([plain, other], 7)
-    twin = empty_twin(other, 12, None)
-    copy_newest(other, twin, keeps_masses=True)
-    assert isinstance(twin.storage.stores[None], PickledObservations)
-    np.testing.assert_array_equal(twin.observations[:7], plain.observations[:7])
-    with pytest.raises(NotImplementedError, match="PickledObservations cannot be saved to a directory: save the buffer to a"):
-        save_buffer(other, tmp_path / "other.buffer")
-
-
-def test_settings_that_would_bypass_a_store_are_refused(tmp_path):
-    plain = make_buffer(20, 1, "image")
-    arguments = (20, plain.observation_space, plain.action_space, "cpu")
-    for name, value in (("frames", 2), ("storage_folder", str(tmp_path / "folder")), ("optimize_memory_usage", True)):
-        with pytest.raises(NotImplementedError, match=rf"{name}.* with a store_class is not supported"):
-            OtherStoreBuffer(*arguments, handle_timeout_termination=False, **{name: value})
-    assert not any(tmp_path.iterdir())
-
-
 def test_infos_are_not_read_without_handle_timeout_termination():
     """Like SB3, `add` and `extend` then accept None as an info."""
     buffer = make_buffer(6, n_envs=2, handle_timeout_termination=False)
@@ -222,4 +171,4 @@ def test_extend_takes_the_stored_arrays_of_a_buffer():
     arrays = (stored.observations, stored.next_observations, stored.actions, stored.rewards, stored.dones)
     copied.extend(*arrays, [[{"TimeLimit.truncated": timeout}] for timeout in stored.timeouts])
     assert stored.timeouts.sum() == 3
-    assert_same_state(copied, stored)
+    assert_same_state(contents_of(copied), contents_of(stored))

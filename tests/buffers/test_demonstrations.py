@@ -18,12 +18,14 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.buffers.conversion import ARRAY_NAMES
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import (
     ACTION_SPACES,
     OBSERVATION_SPACES,
     assert_same,
     assert_same_batches,
+    assert_same_state,
     brute_force_n_step,
     contents_of,
     fill,
@@ -136,12 +138,12 @@ def test_demonstrations_without_a_share_are_never_drawn():
 
 def test_demonstrations_stay_after_ten_laps_and_a_reset():
     buffer = mixed(n_demonstrations=9)
-    kept = [np.array(part) for part in buffer.demonstrations.storage.arrays().values()]
+    kept = copy.deepcopy([getattr(buffer.demonstrations.buffer, name) for name in ARRAY_NAMES])
     ids = demonstration_ids(buffer)
     fill([buffer], 120, seed=1)
     buffer.reset()
-    for part, before in zip(buffer.demonstrations.storage.arrays().values(), kept, strict=True):
-        np.testing.assert_array_equal(part, before)
+    for name, before in zip(ARRAY_NAMES, kept, strict=True):
+        assert_same_state(getattr(buffer.demonstrations.buffer, name), before)
     np.testing.assert_array_equal(demonstration_ids(buffer), ids)
     assert buffer.size() == 0 and buffer.update_priorities(ids, np.ones(9)) == 9
     batch = buffer.sample(10)  # the buffer holds nothing else
@@ -260,7 +262,7 @@ def test_frames_of_demonstrations_are_stored_once():
     (store,) = framed.demonstrations.storage.frame_stores.values()
     assert store.pool.end - store.pool.first < 2 * 60
     plain = PrioritizedReplayBuffer.from_replay_buffer(framed, frames=None)
-    np.testing.assert_array_equal(plain.demonstrations.storage.observations[:60, 0], np.array(obs)[:, 0])
+    np.testing.assert_array_equal(plain.demonstrations.buffer.observations[:60, 0], np.array(obs)[:, 0])
 
 
 @pytest.mark.parametrize("update_from_virtual", [True, False])
@@ -303,7 +305,7 @@ def test_add_demonstrations_from_takes_all_transitions_of_a_buffer():
 
 def rewards_of(buffer: PrioritizedReplayBuffer) -> list[float]:
     """Rewards of all demonstrations, sorted."""
-    return sorted(buffer.demonstrations.storage.rewards[: len(buffer.demonstrations), 0].tolist())
+    return sorted(buffer.demonstrations.buffer.rewards[: len(buffer.demonstrations), 0].tolist())
 
 
 def test_add_demonstrations_from_takes_experience_and_demonstrations():
@@ -333,7 +335,7 @@ def test_actions_recorded_with_other_bounds_are_scaled_anew(is_demonstration, sh
     raw = np.random.default_rng(0).uniform(-1, 3, (6, 2, *shape))
     record(recorded, raw, is_demonstration)
     buffer.add_demonstrations_from(recorded)
-    stored = buffer.demonstrations.storage.actions[:12, 0]
+    stored = buffer.demonstrations.buffer.actions[:12, 0]
     expected = ((raw - 1) / 2).reshape(6, 2, -1).swapaxes(0, 1).reshape(12, -1)  # environment by environment
     np.testing.assert_allclose(stored, expected, atol=1e-6)
 
@@ -345,11 +347,11 @@ def test_an_action_outside_of_the_new_bounds_is_named_and_nothing_changes():
         raw[4, 0, 1], raw[2, 1, 0] = -2.0, 3.5
         record(recorded, raw, is_demonstration)
         record(buffer, np.zeros((3, 2, 2)), is_demonstration=True)
-        before = buffer.demonstrations.storage.actions.copy()
+        before = buffer.demonstrations.buffer.actions.copy()
         with pytest.raises(ValueError, match=r"Action 4 of 12 .* is \[ 0\.5 -2\. \], outside of .* Box\(-1\.0, 3\.0"):
             buffer.add_demonstrations_from(recorded)
         assert len(buffer.demonstrations) == 6
-        np.testing.assert_array_equal(buffer.demonstrations.storage.actions, before)
+        np.testing.assert_array_equal(buffer.demonstrations.buffer.actions, before)
 
 
 def test_another_number_of_actions_is_refused():

@@ -1,11 +1,7 @@
-"""A method of SB3's buffers that a user's class overrides is called as SB3 calls it, or the class is refused."""
+"""A method of SB3's buffers that a user's class overrides is called as SB3 calls it."""
 
 import copy
-import inspect
-import itertools
-import re
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -16,9 +12,8 @@ from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, NStep
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
-from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.buffers.hooks import CALLED, REFUSED
-from sb3_per.storage.nested import map_arrays
+from sb3_per.buffers import PrioritizedSequenceReplayBuffer
+from sb3_per.buffers.slots import map_arrays
 from tests.helpers.actors import local
 from tests.helpers.buffers import (
     ACTION_SPACES,
@@ -27,48 +22,25 @@ from tests.helpers.buffers import (
     batch_of,
     counting_env,
     fill,
+    filled_buffer,
     make_buffer,
     normalizer,
 )
-from tests.helpers.project import ROOT
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The newest episodes"),
     pytest.mark.filterwarnings("ignore:The loaded buffer has other settings"),
 ]
 
-STOCK_CLASSES = (BaseBuffer, ReplayBuffer, DictReplayBuffer, NStepReplayBuffer, HerReplayBuffer)
-OUR_CLASSES = (
-    PrioritizedReplayBuffer,
-    PrioritizedDictReplayBuffer,
-    PrioritizedHerReplayBuffer,
-    PrioritizedSequenceReplayBuffer,
-    PrioritizedDictSequenceReplayBuffer,
+#: Methods of SB3's buffers that a class may override.
+CALLED = (
+    *("_get_samples", "_maybe_cast_dtype", "_normalize_obs", "_normalize_reward", "add", "extend", "reset", "sample", "size"),
+    *("swap_and_flatten", "to_torch"),
 )
-
-
-def methods_of(cls: type) -> set[str]:
-    kinds = (FunctionType, staticmethod, classmethod, property)
-    return {name for name, value in vars(cls).items() if isinstance(value, kinds)}
-
-
-METHODS = set().union(*map(methods_of, STOCK_CLASSES))
-
-
-def test_no_method_of_sb3_is_unknown():
-    """A method that a new version of SB3 adds must be called or refused, too."""
-    special = {name for name in METHODS if name.startswith("__")}
-    assert special == {"__init__", "__getstate__", "__setstate__"}
-    assert METHODS - special == CALLED | REFUSED.keys()
-    assert not CALLED & REFUSED.keys()
-
-
-def test_the_page_lists_every_method():
-    rows = [line for line in (ROOT / "docs" / "developer_guide.md").read_text().splitlines() if line.startswith("| `")]
-    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert METHODS - {"__init__"} <= listed
-    refused = {name for row in rows if "| refused" in row for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert refused == REFUSED.keys()
+CALLED_WITH_HINDSIGHT = (
+    *("_compute_episode_length", "_get_real_samples", "_get_virtual_samples", "_sample_goals", "set_env"),
+    "truncate_last_trajectory",
+)
 
 
 # ---- methods that are called
@@ -87,8 +59,8 @@ def with_extended_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_other_batch(original: Callable[..., Any]) -> Callable[..., Any]:
-    def sample(batch_size: int, env: Any = None) -> Any:
-        batch = original(batch_size, env)
+    def sample(*args: Any, **kwargs: Any) -> Any:
+        batch = original(*args, **kwargs)
         return batch._replace(rewards=batch.rewards * 3)
 
     return sample
@@ -96,6 +68,10 @@ def with_other_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 #: What a user makes of each method: a function of the original.
 CHANGES: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "_compute_episode_length": lambda original: lambda env_idx: original(env_idx),
+    "_get_real_samples": with_other_batch,
+    "_get_samples": with_other_batch,
+    "_get_virtual_samples": with_other_batch,
     "_maybe_cast_dtype": lambda original: lambda dtype: np.float16,
     "_normalize_obs": lambda original: scaled(3.0, original),
     "_normalize_reward": lambda original: scaled(0.5, original),
@@ -175,7 +151,7 @@ def use(cls: type, obs_space: str, name: str, on_object: bool, **kwargs: Any) ->
 
 
 #: methods of all of SB3's buffers; that which is missing here is called in the constructor only
-OF_ALL = sorted(name for name in CALLED - {"_maybe_cast_dtype"} if hasattr(ReplayBuffer, name))
+OF_ALL = [name for name in CALLED if name != "_maybe_cast_dtype"]
 
 
 @pytest.mark.filterwarnings("ignore:The last trajectory")
@@ -185,8 +161,8 @@ OF_ALL = sorted(name for name in CALLED - {"_maybe_cast_dtype"} if hasattr(Repla
         # Each method in one kind of buffer, in a mixin and on an object in turn; SB3 calls one in the constructor only.
         *((("plain", "dict", "n steps")[i % 3], name, i % 2 == 1) for i, name in enumerate(OF_ALL)),
         ("plain", "_maybe_cast_dtype", False),
-        *(("her", name, False) for name in sorted(CALLED - set(dir(ReplayBuffer)))),
-        *(("her", name, True) for name in ("_normalize_obs", "_sample_goals")),
+        *(("her", name, False) for name in CALLED_WITH_HINDSIGHT),
+        *(("her", name, True) for name in ("_normalize_obs", "_sample_goals", "_get_real_samples")),
     ],
 )
 def test_an_overridden_method_is_called_and_its_result_used(kind, name, on_object):
@@ -286,16 +262,6 @@ class Clipped(PrioritizedReplayBuffer):
         super().add(obs, next_obs, action, np.clip(reward, -1, 1), *args, **kwargs)
 
 
-class ClippedEverywhere(Clipped):
-    """Does so in all methods that store steps."""
-
-    def add_steps(self, envs: Any, obs: Any, next_obs: Any, actions: Any, rewards: Any, *args: Any, **kwargs: Any) -> None:
-        super().add_steps(envs, obs, next_obs, actions, np.clip(rewards, -1, 1), *args, **kwargs)
-
-    def add_demonstrations(self, obs: Any, next_obs: Any, action: Any, reward: Any, *rest: Any) -> None:
-        super().add_demonstrations(obs, next_obs, action, np.clip(reward, -1, 1), *rest)
-
-
 def many_steps(n_envs: int = 1) -> tuple[Any, ...]:
     obs = np.zeros((4, n_envs, 3), np.float32)
     return obs, obs, np.zeros((4, n_envs, 2)), np.full((4, n_envs), 9.0), np.zeros((4, n_envs))
@@ -318,20 +284,19 @@ def test_extend_calls_an_overridden_add():
         assert buffer.size() == 4
 
 
-def test_methods_that_do_not_call_an_overridden_add_are_refused():
+def test_demonstrations_do_not_bypass_an_overridden_add():
+    class ClippedEverywhere(Clipped):
+        def add_demonstrations(self, obs: Any, next_obs: Any, action: Any, reward: Any, *rest: Any) -> None:
+            super().add_demonstrations(obs, next_obs, action, np.clip(reward, -1, 1), *rest)
+
     arguments = (8, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu")
-    for method, steps in (
-        ("add_steps", (np.zeros(1, np.int64), *many_steps(), np.zeros((4, 1)))),
-        ("add_demonstrations", (*many_steps(), [[{}]] * 4)),
-    ):
-        buffer = Clipped(*arguments)
-        with pytest.raises(NotImplementedError, match=rf"Clipped overrides add\(\).*override {method}\(\) too"):
-            getattr(buffer, method)(*steps)
-        assert buffer.size() == len(buffer.demonstrations) == 0
-        buffer = ClippedEverywhere(*arguments)
-        getattr(buffer, method)(*steps)
-        storage = buffer.storage if method == "add_steps" else buffer.demonstrations.storage
-        assert storage.rewards[:4, 0].tolist() == [1.0] * 4
+    buffer = Clipped(*arguments)
+    with pytest.raises(NotImplementedError, match=r"Clipped overrides add\(\).*override add_demonstrations\(\) too"):
+        buffer.add_demonstrations(*many_steps(), [[{}]] * 4)
+    assert len(buffer.demonstrations) == 0
+    buffer = ClippedEverywhere(*arguments, demonstration_fraction=1.0)
+    buffer.add_demonstrations(*many_steps(), [[{}]] * 4)
+    assert (buffer.sample(8).rewards == 1.0).all()
 
 
 class Halved(PrioritizedReplayBuffer):
@@ -339,65 +304,82 @@ class Halved(PrioritizedReplayBuffer):
         return super()._normalize_obs(obs, env) * 0.5
 
 
-def test_actors_bypass_no_overridden_method():
-    refused: tuple[tuple[Any, str], ...] = (
-        (Clipped, r"Clipped overrides add\(\).*override add_steps\(\) too"),
-        (Halved, r"Halved overrides _normalize_obs\(\).*initial_priorities='max'"),
-    )
+def test_actors_do_not_bypass_an_overridden_normalization():
     env = local("CartPole-v1")
-    for buffer_class, said in refused:
-        with pytest.raises(NotImplementedError, match=said):
-            PERDQN("MlpPolicy", env, replay_buffer_class=buffer_class, buffer_size=50)
-    PERDQN("MlpPolicy", env, replay_buffer_class=ClippedEverywhere, buffer_size=50)
+    with pytest.raises(NotImplementedError, match=r"Halved overrides _normalize_obs\(\).*initial_priorities='max'"):
+        PERDQN("MlpPolicy", env, replay_buffer_class=Halved, buffer_size=50)
     env.close()
     env = local("CartPole-v1", initial_priorities="max")
     PERDQN("MlpPolicy", env, replay_buffer_class=Halved, buffer_size=50)
     env.close()
 
 
-# ---- methods that are refused
+# ---- reads of other rows than those that were drawn
 
 
-def define(bases: tuple[type, ...], **methods: Any) -> type:
-    return type("Mine", bases, methods)
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_get_samples_reads_the_rows_that_it_is_given(n_envs):
+    """Called by hand, and with other rows than `sample` has drawn; as in SB3, the environments are drawn at random."""
+
+    class NewestRow(PrioritizedReplayBuffer):
+        def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
+            return super()._get_samples(np.full_like(batch_inds, self.pos - 1), env)
+
+    buffer = NewestRow(12 * n_envs, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", n_envs)
+    fill([buffer], 9)
+    newest = set(buffer.rewards[8].tolist())
+    assert set(buffer.sample(50).rewards.ravel().tolist()) == newest
+    by_hand = PrioritizedReplayBuffer._get_samples(buffer, [-4, 8] * 25)
+    assert set(by_hand.rewards.ravel().tolist()) == newest
+    with pytest.raises(IndexError):
+        PrioritizedReplayBuffer._get_samples(buffer, [12])
 
 
-def test_a_class_with_a_method_that_is_never_called_is_refused():
-    """The message names the class, the method and what to override. Ours are not refused."""
-    for ours, name in itertools.product(OUR_CLASSES, REFUSED):
-        if not hasattr(ours, name):
-            continue
-        mixin = type("Mixin", (), {name: lambda self, *args: None})
-        for bases, methods, owner in (((ours,), {name: lambda self, *args: None}, "Mine"), ((mixin, ours), {}, "Mixin")):
-            with pytest.raises(TypeError, match=rf"{owner}\.{name}\(\) would never be called.*override \w+\(\)"):
-                define(bases, **methods)
+# ---- methods that are replaced in SB3's own classes
 
 
-def test_such_a_method_cannot_be_set_on_an_object():
-    buffer = make_buffer(4)
-    for name in REFUSED:
-        with pytest.raises(AttributeError, match=rf"PrioritizedReplayBuffer\.{name}\(\) would never be called.*override"):
-            setattr(buffer, name, lambda *args: None)
-        assert name not in vars(buffer)
+@pytest.mark.parametrize(
+    "cls, name, kind",
+    [
+        (ReplayBuffer, "add", "plain"),
+        (BaseBuffer, "_normalize_reward", "plain"),
+        (BaseBuffer, "to_torch", "plain"),
+        (DictReplayBuffer, "add", "dict"),
+        (HerReplayBuffer, "_sample_goals", "her"),
+    ],
+)
+def test_a_replaced_method_of_sb3_takes_effect(cls, name, kind, monkeypatch):
+    original = vars(cls)[name]
+    calls = []
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return getattr(original, "__func__", original)(*args, **kwargs)
+
+    monkeypatch.setattr(cls, name, staticmethod(replaced) if isinstance(original, staticmethod) else replaced)
+    buffer = filled_buffer(kind) if kind != "dict" else make_buffer(10, 2, "dict")
+    fill([buffer], 8, p_end=0.4)
+    calls.clear() if name != "add" else None
+    buffer.sample(20)
+    assert calls
 
 
-def test_a_mixin_that_is_never_reached_is_refused():
-    """Right of our class, or right of SB3's."""
-    order = r"Change the order of the classes: class Mine\({}, PrioritizedReplayBuffer\)"
-    for name in ("_normalize_obs", "add", "sample"):
-        stock = type("Stock", (ReplayBuffer,), {name: lambda self, *args: None})
-        plain = type("Plain", (), {name: lambda self, *args: None})
-        with pytest.raises(TypeError, match=rf"Plain\.{name}\(\) would never be called. {order.format('Plain')}"):
-            define((PrioritizedReplayBuffer, plain))
-        define((plain, PrioritizedReplayBuffer))
-        if name in vars(PrioritizedReplayBuffer):
-            with pytest.raises(TypeError, match=rf"Stock\.{name}\(\) would never be called. {order.format('Stock')}"):
-                define((PrioritizedReplayBuffer, stock))
-        define((stock, PrioritizedReplayBuffer))
+@pytest.mark.parametrize(
+    "cls, name, ours",
+    [
+        (ReplayBuffer, "_get_samples", PrioritizedReplayBuffer),
+        (ReplayBuffer, "sample", PrioritizedReplayBuffer),
+        (DictReplayBuffer, "_get_samples", PrioritizedDictReplayBuffer),
+        (HerReplayBuffer, "_get_virtual_samples", PrioritizedHerReplayBuffer),
+    ],
+)
+def test_a_replaced_method_of_sb3_that_would_never_be_called_is_refused(cls, name, ours, monkeypatch):
+    def replaced(self: Any, *args: Any) -> Any:
+        raise AssertionError
 
-
-def test_classes_without_methods_of_sb3_are_accepted():
-    other = type("Other", (), {"my_own": lambda self: 3})
-    for ours in OUR_CLASSES:
-        cls = define((ours, other), also=lambda self: 4)
-        assert inspect.isclass(cls) and not inspect.isabstract(cls)
+    monkeypatch.setattr(cls, name, replaced)
+    env = counting_env(goals=True)
+    own = dict(env=env) if ours is PrioritizedHerReplayBuffer else {}
+    space = OBSERVATION_SPACES["box"] if ours is PrioritizedReplayBuffer else env.observation_space
+    with pytest.raises(NotImplementedError, match=rf"{cls.__name__}\.{name} was replaced by .*override {name}\(\)"):
+        ours(20, space, env.action_space, device="cpu", **own)

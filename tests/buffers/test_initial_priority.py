@@ -32,7 +32,7 @@ def test_td_errors_given_to_add_set_priorities_but_not_the_maximum(scheme, n_cri
             obs = np.zeros((3, 3))
             given = dict(td_errors=th.tensor(td_errors)) if each is buffer else {}
             each.add(obs, obs, np.zeros((3, 2)), np.zeros(3), np.zeros(3), [{}] * 3, **given)
-        reference.update_priorities(reference.ring.next_id - 3 + np.arange(3), td_errors)
+        reference.update_priorities(reference.transition_ids.max() - 2 + np.arange(3), td_errors)
         reference.sampler.max_priority = 1.0
         np.testing.assert_array_equal(buffer.masses, reference.priorities)
         assert buffer.max_priority == 1.0
@@ -63,11 +63,3 @@ def test_bad_td_errors_add_nothing():
                 np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((2, 2)), np.zeros(2), np.zeros(2), [{}] * 2, td_errors=td_errors
             )
         assert_same_state(contents_of(buffer), before)
-
-
-def test_an_unknown_initial_priority_of_steps_is_refused():
-    buffer = make_buffer(4)
-    obs = np.zeros((1, 1, 3), np.float32)
-    zeros = np.zeros((1, 1))
-    with pytest.raises(ValueError, match="initial_priority"):
-        buffer.add_steps(np.array([0]), obs, obs, np.zeros((1, 1, 2)), zeros, zeros, zeros, initial_priority="junk")

@@ -7,11 +7,13 @@ import functools
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sb3_per import PrioritizedReplayBuffer
+from sb3_per.buffers.slots import read_slots
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import fill, make_buffer
 from tests.helpers.drawable import agrees, assert_as_recorded
@@ -121,19 +123,18 @@ def test_frames_stay_exact_after_interrupts():
     """The steps that were counted come out as they came in, whatever was half written before."""
     framed, plain = (make("frames", 7, 1, frames=frames) for frames in (dict.fromkeys(("image", "a/../b"), 3), None))
     player = Player(framed, seed=0)
-    player.is_apart = False
     rng = np.random.default_rng(0)
     for _ in range(60):
-        n_held = framed.ring.max_next_step
+        newest = framed.transition_ids.max()
         obs, player.obs = player.obs, player.observation(player.obs)
         arguments = (obs, player.obs, rng.uniform(-1, 1, (1, 2)), rng.normal(size=1), np.zeros(1), [{}])
         interrupted(functools.partial(framed.add, *arguments), int(rng.integers(40)))
-        if framed.ring.max_next_step == n_held:
+        if framed.transition_ids.max() == newest:
             continue
         plain.add(*arguments)
-        slots = (plain.ring.max_next_step - 1 - np.arange(min(plain.ring.max_next_step, 6))) % 7
-        for is_next in (False, True):
-            actual, expected = (buffer.storage.read_observations(slots, is_next) for buffer in (framed, plain))
+        slots = np.sort(plain.transition_ids.ravel())[::-1][: min(plain.size(), 6)] % 7
+        for name in ("observations", "next_observations"):
+            actual, expected = (read_slots(getattr(buffer, name), slots) for buffer in (framed, plain))
             for key in expected:
                 np.testing.assert_array_equal(actual[key], expected[key])
 
@@ -144,15 +145,14 @@ def test_transitions_after_an_interrupt_do_not_have_the_masses_of_those_that_the
     buffer.sample(2)
     buffer.update_priorities(np.arange(4), np.full(4, 0.01))
 
-    def interrupt(slots: np.ndarray) -> None:
+    def interrupt(*args: Any) -> None:
         raise KeyboardInterrupt
 
+    fill([buffer], 2)
     with monkeypatch.context() as patched:
-        patched.setattr(buffer.sampler, "insert_new", interrupt)
+        patched.setattr(buffer.sampler, "insert", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            obs = np.zeros((2, 1, *buffer.observation_space.shape))
-            actions, numbers = np.zeros((2, 1, buffer.actions.shape[-1])), np.zeros((2, 1))
-            buffer.add_steps([0], obs, obs, actions, numbers, numbers, numbers)
+            buffer.sample(2)
     assert buffer.transition_ids.ravel().tolist() == [4, 5, 2, 3]
     np.testing.assert_allclose(buffer.masses.ravel(), [1.0, 1.0, 0.010001, 0.010001])
 

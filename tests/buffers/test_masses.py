@@ -1,7 +1,5 @@
 """Which mass a transition gets when it can be drawn: its own, or that of a new one; and what a user's classes make of it."""
 
-import copy
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +10,6 @@ from sb3_per import PAL, PriorityScheme
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.sampling.shuffled import Shuffled
 from tests.helpers.buffers import (
-    OtherStoreBuffer,
-    assert_same_batches,
     assert_same_state,
     contents_of,
     drawable_ids,
@@ -39,34 +35,7 @@ def steps_with(n_steps: int, n_envs: int = 2) -> tuple[Any, ...]:
     return vectors, vectors, np.zeros((n_steps, n_envs, 2)), zeros, zeros, [[{}] * n_envs] * n_steps
 
 
-def pickled(buffer: Any) -> Any:
-    """Make a copy by a pickle."""
-    return pickle.loads(pickle.dumps(buffer))
-
-
 # ---- classes of a user
-
-
-def test_a_store_and_a_scheme_of_the_user_work_together():
-    """The store has ``write`` and ``read`` alone, and the scheme ``priority`` alone."""
-    plain = make_buffer(9, 2, scheme=Halves(alpha=1.0))
-    buffer = OtherStoreBuffer(18, plain.observation_space, plain.action_space, "cpu", 2, scheme=Halves(alpha=1.0))
-    fill([plain, buffer], 14)
-    for copied in (lambda buffer: buffer, pickled, copy.deepcopy):
-        buffer = copied(buffer)
-        ids = drawable_ids(buffer)
-        errors = np.random.default_rng(len(ids)).normal(size=(18, 2))
-        batches = []
-        for each in (plain, buffer):
-            assert each.update_priorities(ids, errors) == 18
-            np.random.seed(0)
-            batches.append(each.sample(40))
-        assert_same_batches(batches[1], batches[0])
-        np.testing.assert_allclose(buffer.masses.ravel()[ids % 18], 0.5 + 0.5 * np.abs(errors).mean(axis=1))
-        assert buffer.max_priority == pytest.approx(buffer.masses.max())
-        fill([plain, buffer], 3, seed=1)
-        newest = buffer.masses[(buffer.pos - 1) % 9]
-        assert (newest == buffer.max_priority).all()
 
 
 class ThroughLists(Halves):
@@ -118,11 +87,9 @@ def test_masses_of_a_user_may_be_of_any_type():
 def ways_to_set(buffer: Any, td_errors: np.ndarray) -> list[Callable[[], Any]]:
     """List the ways in which the TD errors of two environments become masses."""
     obs, next_obs, actions, rewards, dones, _ = steps_with(1)
-    separate = obs, next_obs, actions, rewards, dones, dones
     return [
         lambda: buffer.update_priorities(drawable_ids(buffer)[:2], td_errors),
         lambda: buffer.add(obs[0], next_obs[0], actions[0], rewards[0], dones[0], [{}, {}], td_errors=td_errors),
-        lambda: buffer.add_steps(np.arange(2), *separate, td_errors=td_errors[None]),
     ]
 
 
@@ -133,7 +100,8 @@ def test_a_list_of_priorities_is_as_good_as_an_array():
         fill(twins, 2)
         for buffer in twins:
             ways_to_set(buffer, td_errors)[i]()
-        assert_same_state(twins[0].state(), twins[1].state())
+        np.testing.assert_array_equal(twins[0].masses, twins[1].masses)
+        assert twins[0].max_priority == twins[1].max_priority
         assert {2.0, 4.5} <= set(twins[0].priorities.ravel())
 
 
@@ -153,11 +121,11 @@ def test_every_way_refuses_the_same_masses(scheme, message):
     """Updates and steps that come with TD errors. Nothing has changed then; a kernel would read beyond the end of an array."""
     buffer = make_buffer(4, 2, scheme=scheme, initial_priority="td_error")
     fill([buffer], 3)
-    before = copy.deepcopy(buffer.state())
+    before = contents_of(buffer)
     for way in ways_to_set(buffer, np.array([3.0, 3.0])):
         with pytest.raises(ValueError, match=message):
             way()
-        assert_same_state(buffer.state(), before)
+        assert_same_state(contents_of(buffer), before)
 
 
 # ---- masses that come with transitions
@@ -192,24 +160,22 @@ def test_masses_are_refused_where_the_scheme_draws_uniformly(scheme):
     for changed in ({}, dict(age_decay=1.0), dict(stratified=False)):
         buffer = make_buffer(6, n_envs=2, scheme=scheme, **changed)
         fill([buffer], 3)
-        before = copy.deepcopy(buffer.state())
+        before = contents_of(buffer)
         with pytest.raises(ValueError, match=r"masses have no meaning with \w+\(.*draws uniformly"):
             buffer.extend(*steps_with(2), np.ones((2, 2)))
-        assert_same_state(buffer.state(), before)
+        assert_same_state(contents_of(buffer), before)
         buffer.extend(*steps_with(2))
         assert buffer.size() == 5
 
 
 def test_td_errors_go_to_their_own_rows_after_rows_that_wait():
-    """The same for ``add``, and for environments that add separately."""
+    """The same for ``add``."""
     buffer = make_buffer(6, n_envs=2, alpha=1.0, initial_priority="td_error")
     fill([buffer], 2)
     obs, next_obs, actions, rewards, dones, infos = (part[0] for part in steps_with(1))
     buffer.add(obs, next_obs, actions, rewards, dones, infos, td_errors=[3.0, 4.0])
     fill([buffer], 1)
-    vectors, _, actions, zeros, *_ = steps_with(2, 1)
-    buffer.add_steps([1], vectors, vectors, actions, zeros, zeros, zeros, td_errors=np.array([[5.0], [6.0]]))
-    np.testing.assert_allclose(buffer.masses, [[1, 1], [1, 1], [3, 4], [1, 1], [0, 5], [0, 6]], atol=2e-6)
+    np.testing.assert_allclose(buffer.masses, [[1, 1], [1, 1], [3, 4], [1, 1], [0, 0], [0, 0]], atol=2e-6)
 
 
 # ---- hindsight
@@ -282,10 +248,10 @@ def test_asking_changes_nothing(kind):
         for player in players:
             player.add(3)
         state = contents_of(asked)
-        assert asked.experience.can_draw() == (asked.priorities > 0).any()
+        assert asked.can_draw() == (asked.priorities > 0).any()
         assert asked.transition_ids.max() >= 0 and repr(asked)
         assert_same_state(contents_of(asked), state)
-        if asked.experience.can_draw():
+        if asked.can_draw():
             ids = drawable_ids(asked)[-2:]
             errors = np.full((3, 2) if kind == "sequences" else 2, 2.0**round_)
             for buffer in (asked, other):
@@ -325,11 +291,11 @@ def test_a_mixture_refuses_an_update_before_it_writes_a_part_of_it(wrong, part):
         ids[i] = 10**6
     else:
         errors[i] = 1e4
-    before = copy.deepcopy(buffer.state())
+    before = contents_of(buffer)
     for order in (np.arange(6), np.arange(6)[::-1]):
         with pytest.raises((ValueError, IndexError), match=r"inf|nan|never issued"):
             buffer.update_priorities(ids[order], errors[order])
-        assert_same_state(buffer.state(), before)
+        assert_same_state(contents_of(buffer), before)
 
 
 def test_the_largest_priority_of_each_part_is_its_own():
@@ -341,8 +307,7 @@ def test_the_largest_priority_of_each_part_is_its_own():
     np.testing.assert_array_equal(buffer.masses[buffer.pos - 1], largest)
     n = len(buffer.demonstrations)
     buffer.add_demonstrations(*demonstrations(buffer.observation_space, 2))
-    masses = buffer.demonstrations.masses()[n : n + 2]
-    np.testing.assert_allclose(masses, 1e6)
+    np.testing.assert_allclose(buffer.demonstrations.buffer.masses[n : n + 2], 1e6)
 
 
 def test_priorities_are_copies():

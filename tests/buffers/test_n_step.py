@@ -160,7 +160,7 @@ def test_her_goals_never_come_from_another_run(n_steps):
 
 
 def test_end_episodes_truncates_the_newest_steps():
-    """Steps that already end an episode stay as they are; optimize_memory_usage gets terminations, as in SB3."""
+    """Steps that already end an episode stay as they are."""
     buffer = make_buffer(6, n_envs=3)
     buffer.end_episodes()  # an empty buffer has no episode to end
     assert (buffer.dones == 0).all()
@@ -173,21 +173,21 @@ def test_end_episodes_truncates_the_newest_steps():
     np.testing.assert_array_equal(buffer.dones[1], [1, 1, 1])
     np.testing.assert_array_equal(buffer.timeouts[1], [1, 0, 1])
     np.testing.assert_array_equal(buffer.dones[[0, 2, 3, 4, 5]], rest)
-    buffer = make_buffer(6, optimize_memory_usage=True, handle_timeout_termination=False)
-    add_one(buffer)
-    buffer.end_episodes()
-    assert (buffer.dones[0], buffer.timeouts[0]) == (1, 0)
 
 
-def test_end_episodes_writes_terminations_without_handle_timeout_termination():
-    """SB3 never writes `timeouts` without this setting, so a truncation flag would stay for the next lap."""
-    buffer = make_buffer(4, 2, handle_timeout_termination=False)
-    add_one(buffer)
-    buffer.end_episodes()
-    assert (buffer.dones[0] == 1).all() and (buffer.timeouts == 0).all()
-    for _ in range(4):
+@pytest.mark.parametrize("optimize_memory_usage", [False, True])
+def test_end_episodes_writes_terminations_without_handle_timeout_termination(optimize_memory_usage):
+    """
+    SB3 never writes `timeouts` without this setting, so a truncation flag would stay for the next lap. Single steps need no
+    mark, and SB3 writes none.
+    """
+    for n_steps in (1, 3):
+        buffer = make_buffer(
+            4, 2, n_steps=n_steps, handle_timeout_termination=False, optimize_memory_usage=optimize_memory_usage
+        )
         add_one(buffer)
-    assert (buffer.timeouts == 0).all()
+        buffer.end_episodes()
+        assert (buffer.dones[0] == (n_steps > 1)).all() and (buffer.timeouts == 0).all()
 
 
 def test_a_discount_factor_of_numpy_gives_float32():

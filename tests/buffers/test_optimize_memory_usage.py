@@ -17,7 +17,7 @@ def test_the_overwritten_row_cannot_be_drawn_or_updated(monkeypatch):
             assert (buffer.masses[buffer.pos] == 0).all()
         rows_with_mass = (buffer.masses > 0).sum()
         assert rows_with_mass == (buffer.size() - buffer.full) * n_envs
-        everything = np.arange(buffer.ring.next_id)
+        everything = np.arange(buffer.transition_ids.max() + 1)
         written = buffer.update_priorities(everything, np.ones(len(everything)))
         assert written == rows_with_mass
         assert (buffer.masses > 0).sum() == rows_with_mass

@@ -15,7 +15,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     Proportional,
 )
-from tests.helpers.buffers import PickledObservations, assert_same_state, contents_of, fill, make_buffer, stock_like
+from tests.helpers.buffers import make_buffer, stock_like
 from tests.helpers.steps import BOX, KINDS, N_ENVS, N_ROWS, OPTIMIZE_MEMORY, filled, make, step_of
 
 
@@ -72,7 +72,7 @@ CHECKED = (
     "td errors",
     "discrete",
     "optimize_memory",
-    "separate, dict, frames",
+    "dict, frames",
     "her, infos",
     "her, infos without timeouts",
     "sequences, dict",
@@ -96,34 +96,6 @@ def test_a_refused_add_changes_nothing(kind):
             buffer.extend(**{**steps, name: [good[name], value]})
         assert pickle.dumps(buffer) == before, (name, value)
     buffer.add(**good)
-
-
-@pytest.mark.parametrize("kind", ["separate, dict, frames", "optimize_memory"])
-def test_a_refused_add_steps_changes_nothing(kind):
-    """Check `add_steps`, which actors call for their own environments."""
-    buffer = filled(kind)
-    good = step_of(buffer)
-    names = dict(obs="obs", next_obs="next_obs", action="actions", reward="rewards", done="dones")
-    good = {
-        new: {key: part[None] for key, part in good[old].items()} if isinstance(good[old], dict) else good[old][None]
-        for old, new in names.items()
-    }
-    good["timeouts"] = np.zeros((1, N_ENVS))
-    before = pickle.dumps(buffer)
-    for name, value in good.items():
-        parts = value if isinstance(value, dict) else {None: value}
-        for key, part in parts.items():
-            for bad in (np.full(part.shape, "a"), np.full(part.shape, {}), np.zeros((1, 5))):
-                if name == "timeouts" and not buffer.handle_timeout_termination:
-                    continue
-                with pytest.raises(ValueError, match=name):
-                    buffer.add_steps(np.arange(N_ENVS), **{**good, name: bad if key is None else {**value, key: bad}})
-                assert pickle.dumps(buffer) == before, (name, key, bad)
-    for bad in rewards_that_are_not_finite():
-        with pytest.raises(ValueError, match=r"rewards\[0, \d\] must be a finite number, not -?(nan|inf|1e)"):
-            buffer.add_steps(np.arange(N_ENVS), **{**good, "rewards": np.reshape(bad, (1, N_ENVS))})
-        assert pickle.dumps(buffer) == before, bad
-    buffer.add_steps(np.arange(N_ENVS), **good)
 
 
 def test_every_finite_reward_is_stored():
@@ -243,7 +215,7 @@ def test_steps_that_sb3_accepts_are_stored_as_in_sb3(kind, data):
                 np.testing.assert_array_equal(np.asarray(actual[key]), expected[key])
 
 
-@pytest.mark.parametrize("kind", ["separate, dict, frames", "her, infos", "sequences, dict"])
+@pytest.mark.parametrize("kind", ["dict, frames", "her, infos", "sequences, dict"])
 def test_all_forms_of_a_step_are_stored_alike(kind):
     """Lists, tensors, numbers, tuples and iterators are stored like the equivalent arrays."""
     plain, other = filled(kind), filled(kind)
@@ -293,65 +265,3 @@ def test_add_neither_changes_nor_keeps_the_arrays_of_the_caller():
 
 def parts_of(obs: Any) -> list[Any]:
     return list(obs.values()) if isinstance(obs, dict) else [obs]
-
-
-# ---- a storage that has no room
-
-
-class SmallStore(PickledObservations):
-    """A store of a user's that may have no room."""
-
-    is_full = False
-
-    def reserve(self, n_steps: int, last_row: int) -> None:
-        if self.is_full:
-            raise MemoryError("no room")
-
-
-@pytest.mark.parametrize("kind, n_steps", [("plain", 4), ("dict", 9), ("her", 11), ("sequences", 10)])
-def test_a_step_that_finds_no_room_changes_nothing(kind, n_steps, monkeypatch):
-    """The same can be drawn as before, and the next step is stored."""
-    monkeypatch.setattr(PrioritizedReplayBuffer, "store_class", SmallStore)
-    buffer, twin = filled(kind, n_steps), filled(kind, n_steps)
-    before = contents_of(buffer)
-    step = step_of(buffer, 5)
-    steps = {name: [part, part] for name, part in step.items()}
-    told = dict(episode_starts=np.array([True, False]), states=[np.ones((1, N_ENVS, 3))]) if kind == "sequences" else {}
-    writes = [lambda: buffer.add(**step, **told), lambda: buffer.extend(**steps)]
-    if kind != "sequences":
-        writes.append(lambda: buffer.add_demonstrations(**steps))
-    SmallStore.is_full = True
-    try:
-        for write in writes:
-            with pytest.raises(MemoryError, match="no room"):
-                write()
-            assert_same_state(contents_of(buffer), before)
-    finally:
-        SmallStore.is_full = False
-    for each in (buffer, twin):
-        each.add(**step_of(buffer, 7))
-    assert_same_state(contents_of(buffer), contents_of(twin))
-
-
-def test_rows_are_not_written_if_the_rows_before_them_get_no_mass():
-    """A scheme of a user may fail when waiting rows enter the tree, which steps with masses of their own wait for."""
-
-    class Failing(Proportional):
-        fails = False
-
-        def new_mass(self, max_priority: float) -> Any:
-            return np.nan if Failing.fails else super().new_mass(max_priority)
-
-    steps = dict.fromkeys(("obs", "next_obs"), np.full((1, 1, 3), 9.0)) | {"actions": np.full((1, 1, 2), 0.5)}
-    numbers = dict.fromkeys(("rewards", "dones", "timeouts"), np.ones((1, 1)))
-    buffer = make_buffer(4, scheme=Failing(), initial_priority="td_error")
-    fill([buffer], 5)
-    before = [array.copy() for array in (buffer.observations, buffer.actions, buffer.rewards, buffer.transition_ids)]
-    Failing.fails = True
-    for td_errors in (None, np.ones((1, 1))):
-        with pytest.raises(ValueError, match="new_mass"):
-            buffer.add_steps(np.array([0]), **steps, **numbers, td_errors=td_errors)
-    Failing.fails = False
-    after = (buffer.observations, buffer.actions, buffer.rewards, buffer.transition_ids)
-    for then, now in zip(before, after, strict=True):
-        np.testing.assert_array_equal(then, now)

@@ -119,5 +119,11 @@ def test_an_extra_argument_that_is_no_attribute_is_named_when_the_buffer_is_made
             super().__init__(*args, **kwargs)
 
     space = spaces.Box(-1, 1, (2,))
+    buffer = Forgetful(10, space, space, own=3)
+    assert Forgetful.from_replay_buffer(buffer, alpha=0.3).scheme.alpha == 0.3  # no constructor is called
+
+    class Other(Forgetful):
+        pass
+
     with pytest.raises(TypeError, match="keep the argument 'own' of its constructor in an attribute of the same name"):
-        Forgetful.from_replay_buffer(Forgetful(10, space, space, own=3), alpha=0.3)
+        Other.from_replay_buffer(buffer)

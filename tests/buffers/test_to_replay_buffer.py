@@ -16,11 +16,10 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per import PERDQN
 from sb3_per.buffers import PRIORITIZED_CLASSES
 from sb3_per.buffers.sequences import PrioritizedSequenceReplayBuffer
-from sb3_per.storage.nested import keyed
+from sb3_per.buffers.slots import keyed
 from tests.helpers.buffers import (
     ACTION_SPACES,
     OBSERVATION_SPACES,
-    PickledObservations,
     assert_same_batches,
     counting_env,
     fill,
@@ -83,15 +82,13 @@ def test_a_stock_buffer_comes_back_with_the_same_batches(kind, n_steps):
     assert_same_draws(returned, reference)
 
 
-@pytest.mark.parametrize("form, n_steps", [("frames", 13), ("frames in a folder", 4), ("a store", 13)])
-def test_other_forms_of_storage_are_copied(form, n_steps, tmp_path, monkeypatch):
+@pytest.mark.parametrize("form, n_steps", [("frames", 13), ("frames in a folder", 4)])
+def test_other_forms_of_storage_are_copied(form, n_steps, tmp_path):
     settings: dict[str, Any] = {}
     if "frames" in form:
         settings["frames"] = 2
     if "folder" in form:
         settings["storage_folder"] = str(tmp_path / "folder")
-    if form == "a store":
-        monkeypatch.setattr("sb3_per.PrioritizedReplayBuffer.store_class", PickledObservations)
     buffer = make_buffer(8, 2, "image", **settings)
     plain = stock_like(buffer)
     fill([buffer, plain], n_steps)
@@ -101,43 +98,6 @@ def test_other_forms_of_storage_are_copied(form, n_steps, tmp_path, monkeypatch)
     assert_same_draws(returned, plain)
     fill([returned, plain], 3, seed=1)
     assert_same_draws(returned, plain)
-
-
-@pytest.mark.parametrize("n_ahead, optimize_memory_usage", [(3, True), (7, False)])
-def test_environments_at_different_steps_keep_their_newest_transitions(n_ahead, optimize_memory_usage):
-    """SB3 has one cursor for all environments, so each keeps as many of its newest steps as all of them hold."""
-    buffer = make_buffer(8, 2, **(MEMORY if optimize_memory_usage else {}))
-    fill([buffer], 3)
-
-    def ahead(n: int, first: int) -> None:
-        numbers = np.arange(first, first + n, dtype=np.float32).reshape(-1, 1)
-        obs = np.repeat(numbers[..., None], 3, axis=2)
-        buffer.add_steps(np.array([1]), obs, obs + 1, np.zeros((n, 1, 2)), numbers, np.zeros((n, 1)), np.zeros((n, 1)))
-
-    ahead(n_ahead, 100)
-    held = [3, min(3 + n_ahead, 8)]
-    with pytest.warns(UserWarning, match=f"Left out: {held[1] - held[0]} old steps of environments"):
-        returned = buffer.to_replay_buffer()
-    assert (returned.pos, returned.full) == (3, False)
-    np.testing.assert_array_equal(returned.rewards[:3, 0], buffer.rewards[:3, 0])
-    assert returned.rewards[:3, 1].tolist() == list(range(100 + n_ahead - 3, 100 + n_ahead))
-    batch = returned.sample(50)
-    of_ahead = batch.rewards[:, 0] >= 100
-    assert of_ahead.any() and (batch.observations[of_ahead, 0] == batch.rewards[of_ahead, 0]).all()
-    assert (batch.next_observations[of_ahead, 0] == batch.rewards[of_ahead, 0] + 1).all()
-
-
-def test_a_full_buffer_of_environments_at_different_steps_loses_nothing():
-    buffer = make_buffer(8, 2)
-    fill([buffer], 10)
-    zeros = np.zeros((3, 1))
-    buffer.add_steps(np.array([0]), np.zeros((3, 1, 3)), np.zeros((3, 1, 3)), np.zeros((3, 1, 2)), zeros + 9, zeros, zeros)
-    with no_user_warnings():
-        returned = buffer.to_replay_buffer()
-    assert (returned.pos, returned.full) == (0, True)
-    for env in range(2):
-        assert sorted(returned.rewards[:, env]) == sorted(buffer.rewards[:, env])
-        assert returned.rewards[-1, env] == buffer.rewards[(buffer.ring.next_steps[env] - 1) % 8, env]
 
 
 def test_what_sb3_does_not_hold_is_named():

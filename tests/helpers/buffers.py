@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +20,6 @@ from sb3_per import (
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
-from sb3_per.storage.store import ObservationStore
 
 OBSERVATION_SPACES = {
     "box": spaces.Box(-1, 1, (3,), np.float32),
@@ -171,9 +169,10 @@ def assert_same_state(actual: Any, expected: Any) -> None:
 
 
 def contents_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
-    """Copy everything that a buffer holds, after the rows that wait have entered the tree."""
+    """Copy everything that a buffer holds and draws by, after the rows that wait have entered the tree."""
     buffer.insert_new_rows()
-    return vars(copy.deepcopy(buffer))
+    others = ("env", "update_reminder", "draw_record")
+    return copy.deepcopy({name: value for name, value in vars(buffer).items() if name not in others})
 
 
 def python_work(function: Callable[[], Any]) -> tuple[int, int]:
@@ -285,79 +284,6 @@ def counts_of(indices: np.ndarray, ids: np.ndarray) -> np.ndarray:
     result = np.zeros(len(ids), np.int64)
     result[np.searchsorted(ids, found)] = counts
     return result
-
-
-class PickledObservations(ObservationStore):
-    """A store of a user's, with no more methods than it must have: each observation is a pickle."""
-
-    def __init__(self, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any):
-        self.n_envs = n_envs
-        self.shape = shape
-        self.dtype = dtype
-        self.stored: dict[int, tuple[bytes, bytes]] = {}
-
-    def write(self, rows: np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
-        slots = rows * self.n_envs + envs
-        for at in np.ndindex(slots.shape):
-            self.stored[int(slots[at])] = pickle.dumps(observations[at]), pickle.dumps(next_observations[at])
-
-    def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
-        found = np.zeros((*slots.shape, *self.shape), self.dtype)
-        for at in np.ndindex(slots.shape):
-            if int(slots[at]) in self.stored:
-                found[at] = pickle.loads(self.stored[int(slots[at])][is_next])
-        return found
-
-
-class HalfObservations(ObservationStore):
-    """A store of a user's that keeps observations as float16, and can be saved to a directory."""
-
-    names = "observations", "next_observations"
-
-    def __init__(self, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any):
-        self.dtype = dtype
-        self.halves = np.zeros((2, n_rows, n_envs, *shape), np.float16)
-
-    def write(self, rows: np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
-        self.halves[0, rows, envs] = observations
-        self.halves[1, rows, envs] = next_observations
-
-    def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
-        halves = self.halves[int(is_next)]
-        return halves.reshape(-1, *halves.shape[2:])[slots].astype(self.dtype)
-
-    def arrays_by_row(self) -> dict[str, np.ndarray]:
-        return dict(zip(self.names, self.halves, strict=True))
-
-
-class RenamedHalfObservations(HalfObservations):
-    """The same with other names in files."""
-
-    names = "halves", "next_halves"
-
-
-class HalfBuffer(PrioritizedReplayBuffer):
-    """A buffer whose observations are stored as float16."""
-
-    store_class = HalfObservations
-
-
-class RenamedHalfBuffer(PrioritizedReplayBuffer):
-    """The same with other names in files."""
-
-    store_class = RenamedHalfObservations
-
-
-class OtherStoreBuffer(PrioritizedReplayBuffer):
-    """A buffer whose observations are in a store of the user's."""
-
-    store_class = PickledObservations
-
-
-class OtherStoreDictBuffer(PrioritizedDictReplayBuffer):
-    """The same for Dict observations."""
-
-    store_class = PickledObservations
 
 
 def brute_force_n_step(steps: list[tuple[float, bool, bool]], start: int, n_steps: int, gamma: float) -> Any:

@@ -105,10 +105,6 @@ class Record:
         ends = self.ends[env]
         return 0 if len(ends) == self.begin or ends[-1] else len(ends) - self.firsts[env][-1]
 
-    def longest_episode(self) -> int:
-        """Number of steps of the longest episode."""
-        return max((step + 1 - first for firsts in self.firsts for step, first in enumerate(firsts)), default=0)
-
     def held(self, env: int) -> range:
         """Steps of an environment that are in the buffer."""
         return range(max(len(self.ends[env]) - self.n_rows, self.begin), len(self.ends[env]))
@@ -153,7 +149,8 @@ def drawn_by(buffer: PrioritizedReplayBuffer) -> tuple[set[int], set[int], int]:
     """
     ids, masses = buffer.transition_ids, buffer.masses
     assert not (masses[ids < 0] > 0.0).any(), "an empty slot has a mass"
-    n_demonstrations = int(np.count_nonzero(buffer.demonstrations.masses()))
+    demonstrations = buffer.demonstrations.buffer
+    n_demonstrations = 0 if demonstrations is None else int(np.count_nonzero(demonstrations.masses))
     return set(ids[ids >= 0].tolist()), set(ids[masses > 0.0].tolist()), n_demonstrations
 
 
@@ -179,7 +176,7 @@ def assert_as_recorded(buffer: PrioritizedReplayBuffer, record: Record) -> None:
     assert held == record.held_ids()
     assert drawable == record.drawable_ids()
     assert n_demonstrations == record.n_demonstrations == len(buffer.demonstrations)
-    assert buffer.sampler.candidates.n == len(drawable)
+    assert buffer.candidates().n == len(drawable)
 
 
 def assert_batch_as_recorded(batch: Any, record: Record) -> None:

@@ -76,8 +76,6 @@ class Game:
             "update_priorities": self.update_priorities,
             "end_episodes": self.end_episodes,
             "reset": self.reset,
-            "pos": self.set_pos,
-            "full": self.set_full,
             "save": self.save,
         }
         if not self.record.has_windows:
@@ -85,8 +83,9 @@ class Game:
             self.moves["sample_observations"] = self.sample_observations
         if self.record.has_episodes:
             self.moves["truncate_last_trajectory"] = self.truncate_last_trajectory
-        elif not self.record.has_windows:
-            self.moves["add_steps"] = self.add_steps
+        else:  # with episodes, who sets `pos` by hand sets `ep_start` and `ep_length`, too
+            self.moves["pos"] = self.set_pos
+            self.moves["full"] = self.set_full
         if self.buffer.settings.demonstration_fraction > 0.0:
             self.moves["add_demonstrations"] = self.add_demonstrations
             self.play("add_demonstrations")
@@ -112,7 +111,7 @@ class Game:
             before, player.obs = player.obs, player.observation(player.obs)
             made.append((before, player.obs, rng.uniform(-1, 1, (n_envs, 2)), rng.normal(size=n_envs)))
         dones = rng.random((n_steps, n_envs)) < 0.25
-        if self.record.has_episodes:  # they must be shorter than the ring
+        if self.record.has_episodes:  # they must be shorter than the buffer
             lengths = np.array([self.record.length_of_episode(env) for env in range(n_envs)])
             for i in range(n_steps):
                 dones[i] |= lengths + 2 >= self.buffer.buffer_size
@@ -147,16 +146,6 @@ class Game:
             records.append(records[-1].copy().add(row))
         return Move(lambda: self.buffer.extend(obs, next_obs, actions, rewards, dones, infos, masses), records)
 
-    def add_steps(self) -> Move:
-        n_envs = self.buffer.n_envs
-        n_steps = int(self.rng.integers(1, min(self.buffer.buffer_size, 3) + 1))
-        envs = self.rng.permutation(n_envs)[: int(self.rng.integers(1, n_envs + 1))]
-        arguments = [_at(part, (slice(None), envs)) for part in self.steps(n_steps)[:6]]
-        after = self.record.copy()
-        for row in arguments[4]:
-            after.add(row, envs=envs.tolist())
-        return Move(lambda: self.buffer.add_steps(envs, *arguments), [after])
-
     def end_episodes(self) -> Move:
         return Move(self.buffer.end_episodes, [self.record.copy().end_episodes()])
 
@@ -175,11 +164,11 @@ class Game:
         return self._stand_at("full", is_full, self.buffer.pos + self.buffer.buffer_size * is_full)
 
     def _stand_at(self, name: str, value: Any, n_steps: int) -> Move:
+        if getattr(self.buffer, name) == value:  # nobody can notice that it was set
+            return Move(lambda: None, [self.record])
         after = self.record.copy()
         ends = (self.buffer.dones != 0) | (self.buffer.timeouts != 0)
         after.stand_at(n_steps, np.tile(ends, (2, 1)))
-        if self.record.has_episodes and after.longest_episode() >= self.buffer.buffer_size:
-            return Move(lambda: None, [self.record])  # they must be shorter than the ring
         return Move(lambda: setattr(self.buffer, name, value), [after])
 
     def add_demonstrations(self) -> Move:
@@ -221,11 +210,7 @@ class Game:
         return Move(lambda: self.buffer.update_priorities(ids, errors), [self.record])
 
     def save(self) -> Move:
-        def call() -> None:
-            self.buffer.state()
-            pickle.dumps(self.buffer)
-
-        return Move(call, [self.record])
+        return Move(lambda: pickle.dumps(self.buffer), [self.record])
 
 
 def _stacked(parts: Any) -> Any:

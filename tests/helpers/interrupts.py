@@ -9,9 +9,12 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import stable_baselines3
+
 import sb3_per
 
 _PACKAGE = str(Path(sb3_per.__file__).parent)
+_SB3 = str(Path(stable_baselines3.__file__).parent)
 
 
 @functools.cache
@@ -63,3 +66,34 @@ def interrupted(call: Callable[[], Any], number: int | None = None) -> int:
         sys.settrace(before)
         gc.enable()
     return n_passed
+
+
+def interrupted_at_line(call: Callable[[], Any], number: int) -> bool:
+    """
+    Call a function, and raise a ``KeyboardInterrupt`` at one line of the code of this package or of Stable-Baselines3.
+
+    :param call: function
+    :param number: of the line, in the order in which they are passed
+    :return: whether there is such a line
+    """
+    n_passed = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal n_passed
+        if not frame.f_code.co_filename.startswith((_PACKAGE, _SB3)):
+            return None
+        if event == "line":
+            n_passed += 1
+            if n_passed - 1 == number:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False

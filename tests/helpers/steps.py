@@ -55,9 +55,6 @@ KINDS: dict[str, Callable[[], Any]] = {
     "frames": make(PrioritizedReplayBuffer, STACK, frames=4),
     "dict": make(PrioritizedDictReplayBuffer, DICT),
     "dict, frames": make(PrioritizedDictReplayBuffer, DICT, frames=dict(image=4)),
-    "separate": make(PrioritizedReplayBuffer, BOX),
-    "separate, dict, frames": make(PrioritizedDictReplayBuffer, DICT, frames=dict(image=4)),
-    "separate, optimize_memory": make(PrioritizedReplayBuffer, BOX, **OPTIMIZE_MEMORY),
     "her": her,
     "her, frames": lambda: her(frames=dict(observation=2)),
     "her, infos": lambda: her(copy_info_dict=True),
@@ -87,14 +84,6 @@ def filled(kind: str, n_steps: int = 9) -> Any:
     buffer = KINDS[kind]()
     for i in range(n_steps):
         buffer.add(**step_of(buffer, i))
-    if "separate" in kind:
-        step = {name: value for name, value in step_of(buffer).items() if name in ("obs", "next_obs")}
-        one = {
-            name: {key: part[None, :1] for key, part in each.items()} if isinstance(each, dict) else each[None, :1]
-            for name, each in step.items()
-        }
-        zeros = np.zeros((1, 1))
-        buffer.add_steps(np.array([1]), **one, actions=np.zeros((1, 1, 2)), rewards=zeros, dones=zeros, timeouts=zeros)
     if n_steps >= N_ROWS:
         np.random.seed(0)
         ids = buffer.sample(4).indices
