@@ -3,13 +3,15 @@ The replay buffers.
 
 What a user calls:
 
-- ``replay.py``: SB3's interface; ``her.py``: with hindsight
+- ``replay.py``: SB3's interface; ``her.py``: with hindsight; ``sequences.py``: windows for recurrent agents
 - ``samples.py``: batches; ``settings.py``: settings of all buffers
 
 What they use:
 
 - ``inputs.py``: checks of what comes in; ``slots.py``: reads SB3's arrays; ``n_step.py``: n-step returns
 - ``demonstrations.py``: a second buffer, and batches of both; ``action_scaling.py``: actions of demonstrations are scaled
+- ``windows.py``: which windows can be drawn, and where their steps are; ``window_targets.py``: their targets
+- ``state.py``: what is saved beside the rows
 - ``conversion.py``: from one buffer to another; ``reminder.py``: the warning that nobody updates priorities
 """
 

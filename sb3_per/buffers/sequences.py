@@ -99,7 +99,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         self.sequence_period = sequence_period
         self.eta = eta
         self.store_state = store_state
-        self.state_shapes = tuple(tuple(shape) for shape in state_shapes)
+        self.state_shapes: Any = tuple(tuple(shape) for shape in state_shapes)
         if not all(len(shape) == 2 and all(map(integer().contains, shape)) for shape in self.state_shapes):
             raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
         super().__init__(
@@ -303,7 +303,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             slots, relative_probabilities = self.draw_slots(batch_size, series_progress)
             weights = self.scheme.weights(relative_probabilities, self.beta_schedule.value)
             batch: SequenceReplayBufferSamples = self.read(slots, env)._replace(weights=self.tensor_maker()(weights))
-            self._note_draw(batch, weights)
+            self._note_draw(batch, weights)  # type: ignore[arg-type]
         return batch
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
@@ -415,7 +415,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         with self.lock:
             is_step = self._steps_of(ids) if mask is None else _as_mask(mask, shape)
             errors[~is_step.reshape(-1)] = 0.0
-            inputs.require_finite_td_errors(errors)
+            if not np.isfinite(errors).all():
+                raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]}")
             of_steps = self.scheme.reduce(errors).reshape(shape)
             return super().update_priorities(ids, mix_over_time(of_steps, is_step, self.eta)[:, None])
 
@@ -479,11 +480,13 @@ def _abs_td_errors(td_errors: np.ndarray | th.Tensor, shape: tuple[int, int]) ->
     :return: a copy, float64 of shape (sequence_length * batch_size, n_critics); padding may be NaN
     :raises ValueError: for another shape
     """
-    errors = inputs.absolute(inputs.as_array(td_errors))
+    errors = inputs.as_floats(td_errors)
     if errors.ndim not in (2, 3) or errors.shape[:2] != shape or 0 in errors.shape[2:]:
         with_critics = ", ".join((*map(str, shape), "n_critics"))
         raise ValueError(f"td_errors have shape {errors.shape}, and must have shape {shape} or ({with_critics})")
-    return errors.reshape(shape[0] * shape[1], -1) if errors.size else np.empty((0, 1))
+    if not errors.size:
+        return np.empty((0, 1))
+    return np.asarray(np.abs(errors.reshape(shape[0] * shape[1], -1), dtype=np.float64))
 
 
 def _as_mask(mask: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:

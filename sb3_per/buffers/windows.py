@@ -149,13 +149,15 @@ class Windows:
         """
         row = buffer.pos
         row_before = (row - 1) % self.n_rows
+        if starts is None:
+            starts = self._no_starts
         numbers = self.episode_steps[row_before].copy()
         any_cut, any_unrolled = number_next(
             numbers,
             buffer.dones[row_before],
             buffer.timeouts[row_before],
             buffer.size() == 0,
-            self._no_starts if starts is None else starts,
+            starts,
             self.period,
             self.burn_in,
         )

@@ -468,7 +468,7 @@ class SavedBuffer:
         if all(stream.shift == 0 for stream in streams.values()):
             self._remember(streams, manifest)
         if frames != facts["frames"]:
-            loaded = type(loaded).from_replay_buffer(loaded, frames=buffer.settings.frames)
+            loaded = type(buffer).from_replay_buffer(loaded, frames=buffer.settings.frames)  # type: ignore[assignment]
         if buffer.draw_record is not None:
             loaded.draw_record = buffer.draw_record.emptied(loaded.ids.capacity)
         if not keeps_masses:
