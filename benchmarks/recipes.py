@@ -34,6 +34,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
+from targets import target_of
 
 from sb3_per.compare.campaign import Job, read, run_missing
 from sb3_per.zoo import config_path
@@ -51,34 +52,33 @@ EVALUATION_SEED = 1_000_000
 
 
 class Recipe(NamedTuple):
-    """A script or a block of the documentation that trains, and the score that it promises."""
+    """A script or a block of the documentation that trains, whose run must reach its target."""
 
     place: str  # a script, or a page and the heading above a block of Python that learns or a command of RL Zoo
     env: str | Callable[[], Any]  # environment of the evaluation, as SB3's ``make_vec_env`` takes it, or a class of VecEnv
-    at_least: float  # score that its run must reach
     score: str = "return"  # "return", mean of 20 episodes, or "success", share of them that reach the goal
     word: str = ""  # word that identifies the block under the heading, and its command
 
 
 PENDULUM, CARTPOLE, BITS = "Pendulum-v1", "CartPole-v1", functools.partial(BitFlippingEnv, n_bits=10)
 RECIPES = {
-    "HER": Recipe("docs/start.md#Hindsight experience replay", BITS, 0.95, score="success"),
-    "own algorithm": Recipe("examples/own_algorithm.py", CARTPOLE, 200.0),
-    "RL Zoo, own.yml": Recipe("docs/command_line.md#Your own hyperparameters", CARTPOLE, 400.0, word="own.yml"),
-    "RL Zoo, other settings": Recipe("docs/command_line.md#Your own hyperparameters", CARTPOLE, 200.0, word="-params"),
-    "HER, script": Recipe("examples/her_bit_flipping.py", BITS, 0.8, score="success"),
-    "own scheme": Recipe("examples/own_scheme.py", PENDULUM, -250.0),
-    "one import": Recipe("docs/start.md#One import", PENDULUM, -250.0),
-    "RL Zoo, Pendulum": Recipe("docs/command_line.md#Train, watch, plot", PENDULUM, -250.0, word=PENDULUM),
-    "RL Zoo, CartPole": Recipe("docs/command_line.md#Train, watch, plot", CARTPOLE, 450.0, word=CARTPOLE),
-    "from SAC": Recipe("examples/from_sac.py", PENDULUM, -250.0),
-    "continued": Recipe("examples/continue_run.py", PENDULUM, -250.0),
-    "LAP, script": Recipe("examples/lap_td3.py", PENDULUM, -250.0),
-    "Double DQN, script": Recipe("examples/double_dqn.py", CARTPOLE, 450.0),
-    "one import, script": Recipe("examples/swap_import.py", PENDULUM, -250.0),
-    "actors, script": Recipe("examples/actors.py", PENDULUM, -250.0),
-    "many environments, script": Recipe("examples/many_environments.py", PlaneVecEnv, 0.8, score="success"),
-    "pairs trading, script": Recipe("examples/pairs_trading.py", PairsTradingEnv, 8.0),
+    "HER": Recipe("docs/start.md#Hindsight experience replay", BITS, score="success"),
+    "own algorithm": Recipe("examples/own_algorithm.py", CARTPOLE),
+    "RL Zoo, own.yml": Recipe("docs/command_line.md#Your own hyperparameters", CARTPOLE, word="own.yml"),
+    "RL Zoo, other settings": Recipe("docs/command_line.md#Your own hyperparameters", CARTPOLE, word="-params"),
+    "HER, script": Recipe("examples/her_bit_flipping.py", BITS, score="success"),
+    "own scheme": Recipe("examples/own_scheme.py", PENDULUM),
+    "one import": Recipe("docs/start.md#One import", PENDULUM),
+    "RL Zoo, Pendulum": Recipe("docs/command_line.md#Train, watch, plot", PENDULUM, word=PENDULUM),
+    "RL Zoo, CartPole": Recipe("docs/command_line.md#Train, watch, plot", CARTPOLE, word=CARTPOLE),
+    "from SAC": Recipe("examples/from_sac.py", PENDULUM),
+    "continued": Recipe("examples/continue_run.py", PENDULUM),
+    "LAP, script": Recipe("examples/lap_td3.py", PENDULUM),
+    "Double DQN, script": Recipe("examples/double_dqn.py", CARTPOLE),
+    "one import, script": Recipe("examples/swap_import.py", PENDULUM),
+    "actors, script": Recipe("examples/actors.py", PENDULUM),
+    "many environments, script": Recipe("examples/many_environments.py", PlaneVecEnv, score="success"),
+    "pairs trading, script": Recipe("examples/pairs_trading.py", PairsTradingEnv),
 }
 
 
@@ -239,7 +239,7 @@ def report(rows: list[dict[str, str]]) -> list[str]:
         link = f"[{name}](../{path.removeprefix('docs/')}#{anchor})" if heading else name
         of_random = f"{random_score(recipe.env, recipe.score):.{digits}f}"
         what = [f"{int(row['steps']):,}", row["learning"], f"{recipe.score} {float(row['score']):.{digits}f}", of_random]
-        cells.append([link, f"`{command_of(name)}`", *what, f"{recipe.at_least:g}"])
+        cells.append([link, f"`{command_of(name)}`", *what, f"{target_of('recipes', name):g}"])
     heading = ["recipe", "command", "steps", "seconds", "result", "random policy", "promised"]
     lines = [f"| {' | '.join(row)} |" for row in [heading, *cells]]
     lines.insert(1, "|---" * len(heading) + "|")

@@ -5,9 +5,12 @@ Tasks of the DeepMind Control Suite in EnvPool, 32 environments, the compiled cl
 by common steps, and prices of a step and of an update say how many steps each arm has at a budget. So a run does not depend on
 the machine, and both prices of a step are read from the same run.
 
+    python -m study.wall_clock --workers 16 --seconds 500 --out elsewhere    # runs alone, where reports cannot be written
+
 What was declared before the first run: declared.md.
 """
 
+import gc
 import os
 from dataclasses import replace
 from typing import Any
@@ -17,7 +20,6 @@ import torch as th
 from stable_baselines3.common.logger import Logger
 
 from . import campaign as campaigns
-from . import report, tables
 from .campaign import Campaign, Contrast, Row, evaluations_of
 from .control import ARMS as DRAWS
 from .control import NET_ARCH, RANDOM, first_seed_of
@@ -104,6 +106,17 @@ def make_model(env: Any, arm: str, rate: float, seed: int) -> Any:
 def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
     """Train once until the larger of both budgets, or play with random actions. Return mean returns by common steps."""
     os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax
+
+    returns = returns_of_run(task, arm, rate, seed)
+    # A process makes many runs, and what one leaves takes hundreds of megabytes.
+    jax.clear_caches()
+    gc.collect()
+    return columns_of(returns)
+
+
+def returns_of_run(task: str, arm: str, rate: float, seed: int) -> list[float]:
+    """Make a run. Return the returns of its training episodes in the order of their ends, without the random ones."""
     th.set_num_threads(1)
     env = make_env(task, seed)
     n_steps = max(steps_of(task, arm, price) for price in PRICES)
@@ -127,7 +140,7 @@ def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
 
         model.learn((LENGTH + n_steps) * N_ENVS, callback=callback, log_interval=1_000_000)
     env.close()
-    return columns_of([value for step, value in ends if step > LENGTH])
+    return [value for step, value in ends if step > LENGTH]
 
 
 def score_at(price: str, row: Row) -> float:
@@ -163,6 +176,8 @@ def better_numbers(campaign: Campaign, rows: list[Row], task: str, price: str) -
 
 def page(campaign: Campaign, rows: list[Row]) -> list[str]:
     """Write the tables of both prices: all arms, then the tests of each draw at its better number of updates."""
+    from . import report, tables  # they need packages that runs do not
+
     lines: list[str] = []
     for price in PRICES:
         at = replace(
@@ -240,3 +255,7 @@ CAMPAIGN = Campaign(
     seconds={task: 115.0 + 12.0 * own for task, own in OWN.items()},
     others=tuple((task, RANDOM, "", 1.0, 0) for task in OWN),
 )
+
+
+if __name__ == "__main__":
+    campaigns.main(CAMPAIGN, __doc__)
