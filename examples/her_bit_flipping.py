@@ -31,8 +31,7 @@ model = PERDQN(
         # For this task docs/choosing.md recommends scheme="uniform". This example shows prioritized draws, and without
         # importance-sampling weights no harm was seen. The weights are at most 1, and slow learning down to less than what
         # stock DQN reaches (the suite bits-rates of benchmarks/learning.py compares).
-        beta_start=0.0,
-        beta_end=0.0,
+        beta=0,
     ),
     learning_rate=2e-3,
     train_freq=1,

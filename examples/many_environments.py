@@ -25,7 +25,7 @@ UPDATES = 50 if os.environ.get("SB3_PER_SHORT") else 5_000
 SEEDS = [int(argument) for argument in sys.argv[1:] if argument.isdigit()] or [0]
 DRAWS: dict[str, dict[str, Any]] = {
     "uniform draws": dict(scheme="uniform"),
-    "priorities": dict(beta_start=0.0, beta_end=0.0),  # without weights, which take part of the effect back
+    "priorities": dict(beta=0),  # without weights, which take part of the effect back
 }
 
 

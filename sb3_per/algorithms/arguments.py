@@ -7,7 +7,7 @@ from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_per.buffers.settings import OTHER_NAMES, BufferSettings, setting_hint
+from sb3_per.buffers.settings import OTHER_NAMES, SETTING_NAMES, setting_hint
 from sb3_per.utils.origin import is_user_defined, package_of
 
 
@@ -149,7 +149,7 @@ def _is_ours(init: Any) -> bool:
 
 def _meant(cls: type, name: str, value: Any, known: list[str]) -> str:
     """Say what an unknown argument probably means: another argument, or a setting of the buffer."""
-    settings = [setting for setting in BufferSettings.names() if setting not in known]
+    settings = [setting for setting in SETTING_NAMES if setting not in known]
     target = OTHER_NAMES.get(name, name)
     if target not in settings:
         text = setting_hint(name, known)

@@ -42,7 +42,7 @@ from sb3_per.algorithms.loaded_buffer import adapted_to_model
 from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
 from sb3_per.algorithms.wrapper_order import require_normalized_last
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import BufferSettings
+from sb3_per.buffers.settings import SETTING_NAMES
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
 
 
@@ -401,7 +401,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             another algorithm
         """
         # Other names may be attributes of a user's class.
-        check_arguments(cls, {name: value for name, value in kwargs.items() if name in BufferSettings.names()})
+        check_arguments(cls, {name: value for name, value in kwargs.items() if name in SETTING_NAMES})
         check_agreement(cls, kwargs)
         if "replay_buffer_class" in kwargs and kwargs["replay_buffer_class"] is None:
             del kwargs["replay_buffer_class"]  # the class of the zip, so that HER stays HER

@@ -19,7 +19,7 @@ from sb3_per.buffers import (
     PrioritizedSequenceReplayBuffer,
     hooks,
 )
-from sb3_per.buffers.settings import BufferSettings
+from sb3_per.buffers.settings import BufferSettings, with_both_betas
 from sb3_per.sampling.schemes import SCHEMES
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
 from sb3_per.utils.checks import FRACTION, Allowed, check_argument, integer
@@ -40,7 +40,7 @@ def resolve_arguments(model: "PrioritizedAlgorithm") -> None:
     if not isinstance(model.replay_buffer_kwargs, dict):
         given = f"{model.replay_buffer_kwargs!r} ({type(model.replay_buffer_kwargs).__name__})"
         raise TypeError(f"replay_buffer_kwargs must be a dictionary of settings, e.g. dict(scheme='lap'), not {given}")
-    settings = dict(model.replay_buffer_kwargs)  # the caller's dictionary must not change
+    settings = dict(with_both_betas(model.replay_buffer_kwargs))  # the caller's dictionary must not change
     _move_to_algorithm(model, settings, "n_steps", integer())
     _move_to_algorithm(model, settings, "gamma", FRACTION)
     if settings.get("frames") == "auto":

@@ -18,7 +18,7 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
 
     Use it for discrete actions, above all where rewards are rare: PER was made for DQN on Atari. With HER
     (``replay_buffer_class=HerReplayBuffer``), the default weights slowed learning down on BitFlipping;
-    ``scheme="lap"`` or no weights (``beta_start=0, beta_end=0``) did not.
+    ``scheme="lap"`` or no weights (``beta=0``) did not.
 
     The loss is DQN's smooth L1 loss times the importance-sampling weight. The priority of a transition comes from its
     absolute TD error.

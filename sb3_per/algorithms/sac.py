@@ -21,7 +21,7 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
     Soft Actor-Critic (SAC, arXiv 1801.01290) with prioritized experience replay (PER, arXiv 1511.05952).
 
     Use it for continuous actions, in place of ``stable_baselines3.SAC``, where success is rare and many environments run in
-    parallel. There, draws without weights (``beta_start=0, beta_end=0``) gained most. Elsewhere, compare with
+    parallel. There, draws without weights (``beta=0``) gained most. Elsewhere, compare with
     ``scheme="uniform"``, which makes SAC's own update.
 
     The critics' loss is weighted. The losses of the actor and of the entropy coefficient are not. The priority of a transition

@@ -21,7 +21,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.inputs import require_finite_rewards
 from sb3_per.buffers.recordings import Recording
-from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings
+from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings, with_both_betas
 from sb3_per.sampling.schemes import arguments_for
 from sb3_per.storage.array_store import ArrayStore, writable
 from sb3_per.storage.frame_setting import frames_by_key
@@ -357,6 +357,7 @@ def rebuilt(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", settings: dic
     :param settings: that change
     :return: the new buffer
     """
+    settings = with_both_betas(settings)
     all_settings = {**kept_settings(buffer, settings, cls), **settings}
     folder = _folder_for(buffer.storage, settings)
     made = _around(cls, buffer, all_settings, buffer.ring, buffer.storage, folder)

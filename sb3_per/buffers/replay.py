@@ -93,9 +93,10 @@ class PrioritizedReplayBuffer(DemonstrationMethods):
     :param optimize_memory_usage: SB3's; use ``frames`` to store observations once without losing the terminal ones
     :param handle_timeout_termination: SB3's
     :param settings: of prioritization, see :class:`~sb3_per.buffers.settings.BufferSettings`: ``scheme``, ``alpha``,
-        ``beta_start``, ``beta_end``, ``beta_anneal_steps``, ``epsilon``, ``kappa``, ``td_error_reduction``, ``stratified``,
-        ``actor_batch``, ``initial_priority``, ``recency``, ``recency_min``, ``age_decay``, ``unique``, ``n_steps``, ``gamma``,
-        ``frames``, ``storage_folder``, ``demonstration_fraction``, ``demonstration_fraction_end``
+        ``beta_start``, ``beta_end``, or ``beta`` for both, ``beta_anneal_steps``, ``epsilon``, ``kappa``,
+        ``td_error_reduction``, ``stratified``, ``actor_batch``, ``initial_priority``, ``recency``, ``recency_min``,
+        ``age_decay``, ``unique``, ``n_steps``, ``gamma``, ``frames``, ``storage_folder``, ``demonstration_fraction``,
+        ``demonstration_fraction_end``
     :raises ValueError: for a value that is not allowed, before memory is allocated
     :raises TypeError: for an unknown setting; the message names the nearest
     :raises NotImplementedError: for settings that do not go together

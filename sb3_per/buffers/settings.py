@@ -160,11 +160,11 @@ def make_settings(cls: type, given: dict[str, Any]) -> BufferSettings:
     :raises TypeError: for a keyword that is not a setting; the message names the nearest
     :raises ValueError: for a value that is not allowed, or settings beside a scheme object, which has its own
     """
-    known = BufferSettings.names()
-    unknown = [name for name in given if name not in known]
+    given = with_both_betas(given)
+    unknown = [name for name in given if name not in BufferSettings.names()]
     if unknown:
         parameters = inspect.signature(cls).parameters.values()
-        own = [*(each.name for each in parameters if each.kind is not each.VAR_KEYWORD), *known]
+        own = [*(each.name for each in parameters if each.kind is not each.VAR_KEYWORD), *SETTING_NAMES]
         raise TypeError(f"{cls.__name__} has no setting {'; '.join(f'{name!r}{setting_hint(name, own)}' for name in unknown)}")
     if isinstance(given.get("scheme"), PriorityScheme):
         # This refuses settings beside it. Below, those that equal the default look as if they were not given.
@@ -172,13 +172,35 @@ def make_settings(cls: type, given: dict[str, Any]) -> BufferSettings:
     return BufferSettings(**given)
 
 
+def with_both_betas(given: dict[str, Any]) -> dict[str, Any]:
+    """
+    Write the setting ``beta`` as ``beta_start`` and ``beta_end``, which a buffer keeps.
+
+    :param given: settings as a user gives them
+    :return: the same settings without ``beta``; a copy if there was one
+    :raises ValueError: for a ``beta`` outside [0, 1], or beside one of the two
+    """
+    if "beta" not in given:
+        return given
+    check_argument("beta", given["beta"], FRACTION)
+    others = {name: value for name, value in given.items() if name != "beta"}
+    for name in ("beta_start", "beta_end"):
+        if name in others:
+            raise ValueError(f"beta={given['beta']} sets beta_start and beta_end: leave out {name}={others[name]}, or beta")
+        others[name] = given["beta"]
+    return others
+
+
+#: Names of settings that a user may give.
+SETTING_NAMES = (*BufferSettings.names(), "beta")
+
 #: Settings that make another scheme if they change.
 SCHEME_SETTINGS = ("scheme", *SCHEME_ARGUMENTS)
 
 #: Names that other libraries and older versions of RL Zoo use.
 OTHER_NAMES = {
     "prioritized_replay_alpha": "alpha",
-    **dict.fromkeys(("beta", "beta0", "prioritized_replay_beta0"), "beta_start"),
+    **dict.fromkeys(("beta0", "prioritized_replay_beta0"), "beta_start"),
     **dict.fromkeys(("beta_frames", "beta_steps", "prioritized_replay_beta_iters"), "beta_anneal_steps"),
     **dict.fromkeys(("eps", "prioritized_replay_eps"), "epsilon"),
 }
@@ -187,8 +209,9 @@ OTHER_NAMES = {
 HER_ARGUMENTS = ("update_from_virtual",)
 SEQUENCE_ARGUMENTS = ("sequence_length", "burn_in", "sequence_period", "eta", "store_state", "state_shapes")
 
-# Arguments that belong elsewhere.
-_ELSEWHERE = {
+# What to say of names for which another name alone is no answer.
+_HINTS = {
+    "beta0": ": did you mean 'beta_start', or 'beta' for a constant?",
     "double_q": ", it is an argument of the algorithm: PERDQN(..., double_q=True)",
     "prioritized_replay": ": prioritized replay is what PERDQN does, leave it out",
     **dict.fromkeys(
@@ -207,7 +230,7 @@ def setting_hint(name: str, known: Collection[str]) -> str:
     :param known: names of arguments
     :return: end of an error message that names the right argument, or its place; empty if no name is near
     """
-    if name in _ELSEWHERE and name not in known:
-        return _ELSEWHERE[name]
+    if name in _HINTS and name not in known:
+        return _HINTS[name]
     meant = OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, sorted(known), n=1)), None)
     return "" if meant is None or meant == name else f": did you mean {meant!r}?"

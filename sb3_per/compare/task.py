@@ -13,7 +13,7 @@ from stable_baselines3 import HerReplayBuffer
 
 import sb3_per
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings
+from sb3_per.buffers.settings import SCHEME_SETTINGS, SETTING_NAMES
 from sb3_per.compare.campaign import Job
 from sb3_per.compare.controls import control_of
 from sb3_per.compare.literals import setting_of
@@ -128,7 +128,7 @@ class Arm:
         """
         hyperparams = dict(hyperparams)
         kwargs = dict(hyperparams.pop("replay_buffer_kwargs", None) or {})
-        file_settings = {name: kwargs.pop(name) for name in BufferSettings.names() if name in kwargs}
+        file_settings = {name: kwargs.pop(name) for name in SETTING_NAMES if name in kwargs}
         if self.kind == "stock":
             hyperparams.pop("double_q", None)  # an argument of PERDQN
             buffer_class = hyperparams.get("replay_buffer_class")

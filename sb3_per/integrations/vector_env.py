@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
@@ -43,9 +43,14 @@ def from_vector_env(
         episodes of equal length do not end together. These first episodes have no ``infos[i]["episode"]``.
     :param flatten: make one float32 vector of a Dict observation, in the order of the names, as Gymnasium's FlattenObservation
     :return: the VecEnv
+    :raises ImportError: with Gymnasium before 1.1
     :raises TypeError: for another kind of environment
     :raises ValueError: for a ``stagger`` below 1, and for an environment whose episodes cannot be restarted one by one
     """
+    if not hasattr(gym.vector, "AutoresetMode"):
+        raise ImportError(
+            f"from_vector_env needs Gymnasium 1.1 or newer, found {gym.__version__}: pip install 'gymnasium>=1.1'"
+        )
     is_pool = hasattr(env, "all_env_ids")
     if not is_pool and not isinstance(env, gym.vector.VectorEnv):
         raise TypeError(
@@ -84,10 +89,10 @@ class FromVectorEnv(VecEnv):
     def _check(self) -> None:
         if "autoreset_mode" not in self.env.metadata:
             raise ValueError(f'{self.env} does not say how it resets: set env.metadata["autoreset_mode"]')
-        self._mode = AutoresetMode(self.env.metadata["autoreset_mode"])
+        self._mode = gym.vector.AutoresetMode(self.env.metadata["autoreset_mode"])
         base = self.env.unwrapped
         # There a worker forgets that it was reset, and resets again at the next step (Gymnasium 1.4).
-        if isinstance(base, AsyncVectorEnv) and not base.shared_memory and self._mode == AutoresetMode.NEXT_STEP:
+        if isinstance(base, AsyncVectorEnv) and not base.shared_memory and self._mode == gym.vector.AutoresetMode.NEXT_STEP:
             raise ValueError(
                 "AsyncVectorEnv(shared_memory=False) cannot restart one episode in its autoreset mode NEXT_STEP: "
                 "use shared_memory=True or autoreset_mode=AutoresetMode.SAME_STEP"
@@ -179,14 +184,14 @@ class FromVectorEnv(VecEnv):
         # Keep what episodes ended with, before their environments start the next ones.
         last = {i: _row(observations, i) for i in np.flatnonzero(dones).tolist()}
         infos = self._infos({key: value for key, value in vector_infos.items() if key not in FINAL})
-        if self._mode == AutoresetMode.SAME_STEP and ended.any():
+        if self._mode == gym.vector.AutoresetMode.SAME_STEP and ended.any():
             if "final_obs" not in vector_infos:
                 raise ValueError(f'{self.env} does not tell the last observations of episodes: infos["final_obs"] is missing')
             final_infos = self._infos(vector_infos.get("final_info", {}))
             for i in np.flatnonzero(ended).tolist():
                 last[i] = self._converted_one(vector_infos["final_obs"][i])
                 self.reset_infos[i], infos[i] = infos[i], final_infos[i]
-        restarts = cut if self._mode == AutoresetMode.SAME_STEP else dones
+        restarts = cut if self._mode == gym.vector.AutoresetMode.SAME_STEP else dones
         if restarts.any():
             self._restart(np.flatnonzero(restarts), cut, observations)
 
@@ -290,7 +295,7 @@ class FromEnvPool(FromVectorEnv):
     """An EnvPool as a VecEnv. Use :func:`from_vector_env`."""
 
     def _check(self) -> None:
-        self._mode = AutoresetMode.NEXT_STEP
+        self._mode = gym.vector.AutoresetMode.NEXT_STEP
         if "autoreset_mode" not in getattr(self.env, "metadata", {}):
             raise TypeError('Make the EnvPool with env_type="gymnasium"')
         if self.env.is_async:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
+from sb3_per.buffers.settings import with_both_betas
 from sb3_per.sampling.schemes import SCHEMES, PriorityScheme, make_scheme
 
 
@@ -128,7 +129,7 @@ def join(file_kwargs: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     :return: ``replay_buffer_kwargs``
     """
     scheme = tuned["scheme"]
-    kept = {name: value for name, value in file_kwargs.items() if name not in (*RANGES, *CHOICES)}
+    kept = {name: value for name, value in with_both_betas(file_kwargs).items() if name not in (*RANGES, *CHOICES)}
     unused = make_scheme(scheme).unused_settings
     joined = {name: value for name, value in {**kept, **tuned}.items() if name not in unused}
     if SCHEMES[scheme]().ranks_priorities:

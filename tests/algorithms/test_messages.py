@@ -18,8 +18,7 @@ from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
 
 # A setting that the buffer does not accept, and what the message names.
 SETTINGS = [
-    (dict(beta=0.4), "'beta_start'"),
-    (dict(beta0=0.4), "'beta_start'"),
+    (dict(beta0=0.4), "'beta_start', or 'beta'"),
     (dict(eps=0.1), "'epsilon'"),
     (dict(beta_frames=10), "'beta_anneal_steps'"),
     (dict(beta_steps=10), "'beta_anneal_steps'"),
@@ -37,7 +36,7 @@ SETTINGS = [
 ]
 # An argument that the algorithm does not accept, and what the message names.
 ARGUMENTS = [
-    (dict(beta=0.4), "replay_buffer_kwargs=dict(beta_start=0.4)"),
+    (dict(beta=0.4), "replay_buffer_kwargs=dict(beta=0.4)"),
     (dict(eps=0.1), "replay_buffer_kwargs=dict(epsilon=0.1)"),
     (dict(beta_frames=10), "replay_buffer_kwargs=dict(beta_anneal_steps=10)"),
     (dict(prioritized_replay=True), "prioritized replay is what PERDQN does"),

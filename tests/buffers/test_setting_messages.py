@@ -23,7 +23,7 @@ from sb3_per import (
     RankBased,
     Uniform,
 )
-from sb3_per.buffers.settings import BufferSettings
+from sb3_per.buffers.settings import SETTING_NAMES, BufferSettings
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.sampling.schemes import SCHEME_ARGUMENTS, SCHEMES
 from tests.helpers.buffers import make_buffer
@@ -92,7 +92,7 @@ def test_arguments_of_sb3_come_first():
 
 
 def test_the_documentation_of_the_buffer_names_all_settings():
-    assert set(BufferSettings.names()) <= set(re.findall(r"``(\w+)``", PrioritizedReplayBuffer.__doc__))
+    assert set(SETTING_NAMES) <= set(re.findall(r"``(\w+)``", PrioritizedReplayBuffer.__doc__))
 
 
 def test_a_user_defined_buffer_keeps_its_extra_arguments(tmp_path):

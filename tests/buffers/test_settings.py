@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, Proportional
-from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
+from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, filled_buffer, make_buffer
 
 
 def test_bad_settings_are_refused_before_allocation():
@@ -13,6 +13,10 @@ def test_bad_settings_are_refused_before_allocation():
         (dict(alpha=np.nan), "nan"),
         (dict(beta_start=1.1), "1.1"),
         (dict(beta_start=0.8, beta_end=0.6), "0.6"),
+        (dict(beta=1.1), r"beta must be .*\[0, 1\], not 1.1"),
+        (dict(beta=None), "beta must be .*, not None"),
+        (dict(beta=0, beta_start=0), "beta=0 sets beta_start and beta_end: leave out beta_start=0"),
+        (dict(beta=0.5, beta_end=1.0), "beta=0.5 sets beta_start and beta_end: leave out beta_end=1.0"),
         (dict(beta_anneal_steps=0), "0"),
         (dict(epsilon=0.0), "0.0"),
         (dict(scheme="propotional"), "propotional"),
@@ -29,6 +33,33 @@ def test_bad_settings_are_refused_before_allocation():
     ]:
         with pytest.raises(ValueError, match=value):
             make_buffer(10**12, **kwargs)
+
+
+def test_beta_sets_its_start_and_its_end():
+    for kind in ("plain", "dict", "her", "memory"):
+        for beta in (0, 0.3, 1):
+            np.random.seed(0)
+            one, both = (filled_buffer(kind, **kwargs) for kwargs in (dict(beta=beta), dict(beta_start=beta, beta_end=beta)))
+            assert one.settings == both.settings
+            for progress_remaining in (1.0, 0.5, 0.0):
+                one.update_beta(progress_remaining)
+                assert one.beta == beta
+                np.random.seed(1)
+                weights = one.sample(64).weights
+                np.random.seed(1)
+                assert (both.sample(64).weights == weights).all()
+                assert (weights == 1.0).all() == (beta == 0)
+
+
+def test_beta_replaces_start_and_end_of_another_buffer():
+    buffer = make_buffer(beta_start=0.2, beta_end=0.9)
+    fill([buffer], 5)
+    changed = PrioritizedReplayBuffer.from_replay_buffer(buffer, beta=0)
+    assert (changed.settings.beta_start, changed.settings.beta_end) == (0, 0)
+    stock = changed.to_replay_buffer()
+    assert PrioritizedReplayBuffer.from_replay_buffer(stock, beta=0.7).beta == 0.7
+    with pytest.raises(ValueError, match=r"leave out beta_end=0\.5"):
+        PrioritizedReplayBuffer.from_replay_buffer(stock, beta=0.7, beta_end=0.5)
 
 
 def test_positional_arguments_come_in_the_order_of_sb3():

@@ -1,6 +1,8 @@
 """from_vector_env against DummyVecEnv step by step, and against the raw stream of EnvPool."""
 
 import functools
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -18,7 +20,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormali
 from sb3_per.integrations import from_vector_env
 from sb3_per.integrations.vector_env import split_infos
 
-envpool = pytest.importorskip("envpool", reason="EnvPool has no wheel for this Python")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 N = 3
@@ -58,6 +59,11 @@ class Goals(gym.Env):
 
     def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, _: Any) -> np.ndarray:
         return -(np.linalg.norm(achieved - desired, axis=-1) > 0.5).astype(np.float32)
+
+
+def make_pool(task: str, env_type: str = "gymnasium", **settings: Any) -> Any:
+    """Make an EnvPool, or skip the test where EnvPool is not installed."""
+    return pytest.importorskip("envpool").make(task, env_type=env_type, **settings)
 
 
 def pendulum() -> gym.Env:
@@ -126,7 +132,7 @@ def action_table(env: Any, n_steps: int) -> np.ndarray:
 
 def raw_episodes(task: str, n_steps: int, **settings: Any) -> list[list[Any]]:
     """Transitions of each environment as EnvPool itself makes them, in which a step after the end is a reset."""
-    pool = envpool.make(task, env_type="gymnasium", num_envs=N, seed=3, **settings)
+    pool = make_pool(task, num_envs=N, seed=3, **settings)
     table, count, over = action_table(pool, n_steps), np.zeros(N, int), np.zeros(N, bool)
     previous, _ = pool.reset()
     steps: list[list[Any]] = [[] for _ in range(N)]
@@ -154,7 +160,7 @@ def raw_episodes(task: str, n_steps: int, **settings: Any) -> list[list[Any]]:
 )
 def test_transitions_are_those_of_envpool_without_its_resets(task: str, settings: dict[str, Any]) -> None:
     n_steps = 60
-    pool = envpool.make(task, env_type="gymnasium", num_envs=N, seed=3, **settings)
+    pool = make_pool(task, num_envs=N, seed=3, **settings)
     expected, table = raw_episodes(task, n_steps, **settings), action_table(pool, n_steps)
     env = from_vector_env(pool)
     row = lambda o, i: {k: v[i] for k, v in o.items()} if isinstance(o, dict) else o[i]  # noqa: E731
@@ -181,7 +187,7 @@ def test_transitions_are_those_of_envpool_without_its_resets(task: str, settings
 def test_staggered_episodes_end_one_after_the_other(mode: Any) -> None:
     n = 8
     if mode == "envpool":
-        vector = envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=n, max_episode_steps=40)
+        vector = make_pool("Pendulum-v1", num_envs=n, max_episode_steps=40)
     else:
         vector = SyncVectorEnv([lambda: TimeLimit(gym.make("Pendulum-v1").unwrapped, 40)] * n, autoreset_mode=mode)
     env = from_vector_env(vector, stagger=40)
@@ -246,16 +252,19 @@ def test_what_cannot_work_is_refused_when_it_is_made() -> None:
     with pytest.raises(ValueError, match="shared_memory=True"):
         from_vector_env(vector)
     vector.close()
-    with pytest.raises(ValueError, match="batch_size"):
-        from_vector_env(envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=4, batch_size=2))
-    with pytest.raises(TypeError, match="env_type"):
-        from_vector_env(envpool.make("Pendulum-v1", env_type="dm", num_envs=4))
     for bad in (0, -3, 1.5, True, "10"):
         with pytest.raises(ValueError, match=f"got {bad!r}"):
             from_vector_env(SyncVectorEnv([pendulum]), stagger=bad)
     for other in (pendulum(), DummyVecEnv([pendulum]), None):
         with pytest.raises(TypeError, match="SyncVectorEnv"):
             from_vector_env(other)
+
+
+def test_envpools_that_cannot_work_are_refused_when_they_are_made() -> None:
+    with pytest.raises(ValueError, match="batch_size"):
+        from_vector_env(make_pool("Pendulum-v1", num_envs=4, batch_size=2))
+    with pytest.raises(TypeError, match="env_type"):
+        from_vector_env(make_pool("Pendulum-v1", env_type="dm", num_envs=4))
 
 
 def test_closed_environments_are_refused() -> None:
@@ -270,7 +279,7 @@ def test_closed_environments_are_refused() -> None:
 
 
 def test_flatten_follows_the_order_of_the_space() -> None:
-    make = lambda: envpool.make("FetchReach-v4", env_type="gymnasium", num_envs=N, seed=1, max_episode_steps=4)  # noqa: E731
+    make = lambda: make_pool("FetchReach-v4", num_envs=N, seed=1, max_episode_steps=4)  # noqa: E731
     pool, env, kept = make(), from_vector_env(make(), flatten=True), from_vector_env(make())
     # Gymnasium sorts the keys; the space of EnvPool has another order.
     keys = ["achieved_goal", "desired_goal", "observation"]
@@ -284,8 +293,8 @@ def test_flatten_follows_the_order_of_the_space() -> None:
 
 
 def test_flatten_makes_one_vector() -> None:
-    env = from_vector_env(envpool.make("ReacherHard-v1", env_type="gymnasium", num_envs=N, max_episode_steps=5), flatten=True)
-    other = from_vector_env(envpool.make("ReacherHard-v1", env_type="gymnasium", num_envs=N, max_episode_steps=5))
+    env = from_vector_env(make_pool("ReacherHard-v1", num_envs=N, max_episode_steps=5), flatten=True)
+    other = from_vector_env(make_pool("ReacherHard-v1", num_envs=N, max_episode_steps=5))
     assert env.observation_space == spaces.Box(-np.inf, np.inf, (6,), np.float32)
     assert set(other.observation_space.keys()) == {"position", "to_target", "velocity"}
     flat, parts = env.reset(), other.reset()
@@ -326,7 +335,7 @@ def test_methods_and_attributes_of_single_environments(kind: Any) -> None:
 
 
 def test_envpool_says_what_it_has_not() -> None:
-    env = from_vector_env(envpool.make("FetchReach-v4", env_type="gymnasium", num_envs=2, seed=4))
+    env = from_vector_env(make_pool("FetchReach-v4", num_envs=2, seed=4))
     with pytest.raises(NotImplementedError, match="use SyncVectorEnv"):
         env.env_method("compute_reward", 1, 2, 3)
     with pytest.raises(NotImplementedError, match="no attributes of single environments"):
@@ -352,7 +361,7 @@ def test_rendering() -> None:
 
 
 def test_evaluation_counts_whole_episodes_alone() -> None:
-    pool = envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=4, max_episode_steps=20)
+    pool = make_pool("Pendulum-v1", num_envs=4, max_episode_steps=20)
     model = SAC("MlpPolicy", from_vector_env(pool, stagger=20), policy_kwargs=dict(net_arch=[8]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # SB3 warns without a Monitor
@@ -361,12 +370,32 @@ def test_evaluation_counts_whole_episodes_alone() -> None:
 
 
 def test_wrappers_of_sb3_go_around_it() -> None:
-    pool = envpool.make("ReacherHard-v1", env_type="gymnasium", num_envs=4, max_episode_steps=10)
+    pool = make_pool("ReacherHard-v1", num_envs=4, max_episode_steps=10)
     env = VecNormalize(VecMonitor(from_vector_env(pool, flatten=True)))
     model = SAC("MlpPolicy", env, learning_starts=20, policy_kwargs=dict(net_arch=[8]), buffer_size=400)
     model.learn(200)
     assert model.replay_buffer.timeouts[:50].sum() == 20 and model.replay_buffer.dones[:50].sum() == 20
     assert {info["l"] for info in model.ep_info_buffer} == {10}
+
+
+def test_the_package_imports_without_envpool_and_newer_gymnasium() -> None:
+    """One subprocess, since an import takes seconds."""
+    code = """
+import sys
+import gymnasium
+sys.modules["envpool"] = None  # an import of it fails
+if hasattr(gymnasium.vector, "AutoresetMode"):
+    del gymnasium.vector.AutoresetMode  # came with 1.1
+import sb3_per
+from sb3_per.integrations import from_vector_env
+try:
+    from_vector_env(None)
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    message = f"from_vector_env needs Gymnasium 1.1 or newer, found {gym.__version__}: pip install 'gymnasium>=1.1'\n"
+    assert done.stdout == message, done.stderr
 
 
 def test_infos_without_masks_and_with_scalars() -> None:

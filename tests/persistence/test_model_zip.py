@@ -67,7 +67,7 @@ def test_weights_can_be_switched_off_after_loading(tmp_path, suffix):
     model = trained(PERDQN)
     model.save(tmp_path / "model")
     model.save_replay_buffer(tmp_path / f"buffer{suffix}")
-    loaded = PERDQN.load(tmp_path / "model", env=model.get_env(), replay_buffer_kwargs=dict(beta_start=0.0, beta_end=0.0))
+    loaded = PERDQN.load(tmp_path / "model", env=model.get_env(), replay_buffer_kwargs=dict(beta=0))
     assert loaded.replay_buffer.beta == 0.0
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The loaded buffer has other settings")
@@ -75,6 +75,20 @@ def test_weights_can_be_switched_off_after_loading(tmp_path, suffix):
     loaded.learn(30, reset_num_timesteps=False)
     assert loaded.replay_buffer.beta == 0.0
     assert (loaded.replay_buffer.sample(8).weights == 1.0).all()
+
+
+def test_constant_beta_goes_through_files(tmp_path):
+    model = trained(PERDQN, replay_buffer_kwargs=dict(beta=0.5))
+    model.save(tmp_path / "model")
+    loaded = PERDQN.load(tmp_path / "model", env=model.get_env())
+    settings = loaded.replay_buffer.settings
+    assert (loaded.replay_buffer.beta, settings.beta_start, settings.beta_end) == (0.5, 0.5, 0.5)
+    with pytest.raises(TypeError, match=r"replay_buffer_kwargs=dict\(beta=0\)"):
+        PERDQN.load(tmp_path / "model", beta=0)
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the settings are the same
+        loaded.load_replay_buffer(tmp_path / "buffer.pkl")
 
 
 def test_beta_is_restored_without_the_buffer(tmp_path):

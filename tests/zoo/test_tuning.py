@@ -14,7 +14,7 @@ import optuna
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
 
 from sb3_per import LAP, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.buffers.settings import IgnoredSettingWarning
+from sb3_per.buffers.settings import BufferSettings, IgnoredSettingWarning
 from sb3_per.sampling.schemes import SCHEMES, make_scheme
 from sb3_per.zoo import ALGORITHMS, class_of, main, register
 from sb3_per.zoo.registry import SEARCH_SPACES
@@ -138,6 +138,15 @@ def test_settings_of_the_file_that_are_not_tuned_stay_if_the_scheme_uses_them():
         assert ("beta_end" in kwargs) == ("beta_anneal_steps" in kwargs) == weighted
         assert not weighted or kwargs["beta_start"] == min(trial.params["beta_start"], 0.3)
         assert ("age_decay" in kwargs) == (kwargs["scheme"] != "rank") and "recency" not in kwargs
+
+
+def test_draws_without_weights_stay_so():
+    study = new_study()
+    for _ in range(10):
+        trial = study.ask()
+        kwargs = sampled("per_sac", trial, beta=0)
+        assert buffer_of("per_sac", **kwargs).settings.beta_end in (0, BufferSettings.beta_end)
+        assert (kwargs.get("beta_start"), kwargs.get("beta_end")) == ((None, None) if kwargs["scheme"] == "lap" else (0, 0))
 
 
 def test_tuning_refuses_a_scheme_object():
