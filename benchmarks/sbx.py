@@ -97,7 +97,9 @@ def rows(device: str, quick: bool) -> Rows:
         ("SAC", 1, {"SB3": 0.55, "sb3_per": np.nan, "SBX": 1.00}),
         ("SAC", 8, {"SB3": 0.42, "sb3_per": np.nan, "SBX": np.nan}),
         ("TD3", 1, {"SB3": 0.42, "sb3_per": np.nan, "SBX": np.nan}),
+        ("TD3", 8, {"SB3": np.nan, "sb3_per": np.nan, "SBX": np.nan}),
         ("DQN", 1, {"SB3": 0.75, "sb3_per": np.nan, "SBX": 0.45}),
+        ("DQN", 8, {"SB3": np.nan, "sb3_per": np.nan, "SBX": np.nan}),
     ]
     for group in groups:
         yield from step_rows(*group, device, quick)
@@ -105,7 +107,7 @@ def rows(device: str, quick: bool) -> Rows:
 
 
 def main() -> None:
-    args = options(__doc__, "sac 1, sac 8, td3, dqn, solved").parse_args()
+    args = options(__doc__, "sac 1, sac 8, td3 1, td3 8, dqn 1, dqn 8, solved").parse_args()
     th.set_num_threads(2)
     publish(args, rows(args.device, args.quick), machine("sbx-rl", "jax"), {"sbx": ""})
 
