@@ -129,7 +129,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         given = vars(self).get(GIVEN_TO_LOAD)
         if given is not None:
             saved = json_to_data(vars(self).get(ZIP_ENTRY, NO_ENTRY))
-            beta = saved["beta"]
+            beta = saved.get("beta", 0.0)
             if "replay_buffer_kwargs" not in given:
                 settings.update(saved_settings(saved))
                 # A zip of the stock algorithm has them twice. The attribute may have changed since.
@@ -333,7 +333,11 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         if self.replay_buffer.mixture.draws_demonstrations:
             pretraining.start_statistics(self.replay_buffer, self.get_vec_normalize_env())
         before = self._last_obs
-        prepared = super()._setup_learn(*args, **kwargs)
+        try:
+            prepared = super()._setup_learn(*args, **kwargs)
+        except ImportError as error:  # SB3 says that TensorBoard, or tqdm and rich, are missing
+            command = 'pip install "tensorboard" "tqdm" "rich", or pip install ".[extra]" in a clone of this package'
+            raise ImportError(f"{error} Install what is missing: {command}") from error
         was_reset = self._last_obs is not before
         if was_reset or not self._buffer_continues:
             self.replay_buffer.end_episodes()

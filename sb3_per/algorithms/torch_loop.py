@@ -151,20 +151,20 @@ def minimize(
     :param through: optimizer of networks that the loss passes through and does not change, as the actor's loss passes through
         the critics. Their gradient, half of the backward pass, is left out unless this optimizer would keep it
     """
-    trainable = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    trainable: list[th.Tensor] = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad:
+                trainable.append(parameter)
     if not trainable:  # a user may freeze a network
         return
     optimizer.zero_grad()
-    leaves_out = through is not None and _clears_gradients(through)
-    loss.backward(inputs=trainable if leaves_out else None)
+    # A `zero_grad` of a user's may keep gradients, e.g. to add up those of several losses.
+    is_cleared = through is not None and getattr(through.zero_grad, "__func__", None) is th.optim.Optimizer.zero_grad
+    loss.backward(inputs=trainable if is_cleared else None)
     if max_grad_norm is not None:
         th.nn.utils.clip_grad_norm_(trainable, max_grad_norm)
     optimizer.step()
-
-
-def _clears_gradients(optimizer: th.optim.Optimizer) -> bool:
-    """Tell whether ``zero_grad`` is PyTorch's. One of a user's may keep gradients, e.g. to add up those of several losses."""
-    return getattr(optimizer.zero_grad, "__func__", None) is th.optim.Optimizer.zero_grad
 
 
 def optimizers_with_entropy(model: Any) -> list[th.optim.Optimizer]:

@@ -108,7 +108,7 @@ def names_the_buffer(base: Any) -> Any:
 def adds_settings_of_the_buffer(base: Any) -> Any:
     class Own(base):
         def __init__(self, *args: Any, replay_buffer_kwargs: Any = None, **kwargs: Any):
-            both = {"handle_timeout_termination": False, **(replay_buffer_kwargs or {})}
+            both = {"handle_timeout_termination": True, **(replay_buffer_kwargs or {})}
             super().__init__(*args, replay_buffer_kwargs=both, **kwargs)
 
     return Own

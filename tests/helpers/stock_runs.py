@@ -40,9 +40,9 @@ def learned(model: Any) -> dict[str, Any]:
     names, tensors = model._get_torch_save_params()
     for name in names:
         state = recursive_getattr(model, name).state_dict()
-        found[name] = state if name == "policy" else state["state"]
+        found[name] = state.get("state", state)
     for name in tensors:
-        found[name] = recursive_getattr(model, name)
+        found[name] = recursive_getattr(model, name, 0.0)  # CrossQ names one that a learned coefficient does not have
     buffer = model.replay_buffer
     for name in ("rewards", "actions", "pos"):
         found[name] = getattr(buffer, name)

@@ -133,16 +133,6 @@ def test_a_run_begins_with_the_first_step_and_is_reproduced_by_its_seed(tmp_path
 # ---- files
 
 
-def test_a_zip_of_the_other_package_is_refused_with_its_name(tmp_path):
-    torch_model = sb3_per.PERDQN("MlpPolicy", "CartPole-v1", buffer_size=80, policy_kwargs=dict(net_arch=[4]))
-    torch_model.save(tmp_path / "torch")
-    make("dqn").save(tmp_path / "jax")
-    with pytest.raises(ValueError, match=r"networks of JAX, which PERDQN of sb3_per cannot load: .* from sb3_per\.sbx\."):
-        sb3_per.PERDQN.load(tmp_path / "jax")
-    with pytest.raises(ValueError, match=r"networks of PyTorch, which PERDQN of sb3_per\.sbx cannot load: .* from sb3_per\."):
-        ALGORITHMS["dqn"][0].load(tmp_path / "torch")
-
-
 @pytest.mark.parametrize("name", names("dqn"))
 def test_zips_load_both_ways(name, tmp_path):
     _, stock, _ = ALGORITHMS[name]
