@@ -200,7 +200,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: for any other class, or a buffer of another shape. Nothing changes then
         :raises NotImplementedError: for a buffer that the algorithm cannot learn from. Nothing changes then
         """
-        # Under the name of the property: SB3 knows that a zip holds the attribute of this name only if the user includes it.
+        # Kept under the name of the property: SB3 leaves this name out of a zip, unless the user includes it.
         try:
             buffer: PrioritizedReplayBuffer = vars(self)["replay_buffer"]
         except KeyError:

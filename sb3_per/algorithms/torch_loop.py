@@ -182,14 +182,16 @@ def optimizers_with_entropy(model: Any) -> list[th.optim.Optimizer]:
 
 def entropy_coefficient(model: Any) -> th.Tensor:
     """
-    Return the entropy coefficient of SAC or TQC: learned as long as it has an optimizer, which a script may take away; else
-    fixed.
+    Return the entropy coefficient of SAC or TQC: learned or fixed. A script may fix a learned one: it takes the optimizer away
+    and sets ``ent_coef_tensor``.
 
     :param model: the algorithm
     :return: a scalar without gradient
     """
-    if model.ent_coef_optimizer is None or model.log_ent_coef is None:
-        fixed: th.Tensor = model.ent_coef_tensor
+    fixed: th.Tensor | None = getattr(model, "ent_coef_tensor", None)
+    # Actors have no optimizers, and the learned coefficient.
+    if model.log_ent_coef is None or (model.ent_coef_optimizer is None and fixed is not None):
+        assert fixed is not None
         return fixed
     return th.exp(model.log_ent_coef.detach())
 

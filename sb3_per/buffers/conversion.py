@@ -324,9 +324,7 @@ def _with_one_cursor(ring: Ring, storage: Storage, n_held: int) -> Storage:
 # ---- between prioritized buffers
 
 
-def kept_settings(
-    buffer: Any, without: Collection[str] = (), cls: type | None = None
-) -> dict[str, Any]:
+def kept_settings(buffer: Any, without: Collection[str] = (), cls: type | None = None) -> dict[str, Any]:
     """
     List the settings of a buffer that a change leaves as they are.
 
