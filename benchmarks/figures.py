@@ -23,7 +23,8 @@ from timing import tables_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BENCHMARKS = ("speed", "sbx", "distributed", "h100/speed", "h100/sbx", "h200/speed", "h200/sbx")  # files in docs/benchmarks that have rows
+# Files in docs/benchmarks that have rows.
+BENCHMARKS = ("speed", "sbx", "distributed", "h100/speed", "h100/sbx", "h200/speed", "h200/sbx")
 _MARKED = re.compile(r"<!--figure ([^>]+?)-->(.*?)<!--/figure-->", re.DOTALL)
 
 

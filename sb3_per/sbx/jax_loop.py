@@ -8,6 +8,7 @@ must write ``_networks``, ``_set_networks`` and ``_update``, which is its whole 
 
 import functools
 import pickle
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -20,7 +21,7 @@ import torch as th
 from sbx.common.off_policy_algorithm import OffPolicyAlgorithmJax
 
 from sb3_per.algorithms.base import PrioritizedAlgorithm
-from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
+from sb3_per.algorithms.metrics import Recorded, record, weight_metrics
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sbx.batches import Batch, StepOutput, as_input, batch_from_torch, stack
@@ -183,7 +184,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :param gradient_steps: number of updates
         :param batch_size: number of transitions of an update; ``None``: the ``batch_size`` of the constructor
         """
-        metrics = MeanMetrics()
+        recorded: Recorded = defaultdict(list)
         n_done = 0
         while n_done < gradient_steps:
             batches, jax_batches = self._draw_ahead(batch_size, n_done, gradient_steps)
@@ -198,9 +199,9 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             for batch, jax_batch, row in zip(batches, jax_batches, rows, strict=True):
                 self._n_updates += 1
                 td_errors, step_metrics = outputs[0].unpack(row, bool(jax_batch.updates_actor))
-                self._update_priorities(batch, td_errors, metrics)
-                metrics.add(step_metrics)
-        self._log(metrics)
+                self._update_priorities(batch, td_errors, recorded)
+                record(recorded, step_metrics)
+        self._log(recorded)
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> np.ndarray:
         """
@@ -251,7 +252,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         if not updates_actor:
             # Not used, but all batches need the same form.
             return jax_batch._replace(actor_observations=jax_batch.observations)
-        drawn = self.replay_buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
+        drawn = self.replay_buffer.sample_observations(len(batch.weights), env=self.get_vec_normalize_env())
         return jax_batch._replace(actor_observations=as_input(drawn, self.observation_space))
 
     def _compute(self, jax_batches: list[Batch]) -> tuple[Any, jax.Array, list[StepOutput]]:

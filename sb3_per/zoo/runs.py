@@ -26,7 +26,7 @@ from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations, 
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER_SUFFIX, BufferCheckpointCallback, manifest_of
 from sb3_per.zoo import tuning
-from sb3_per.zoo.hyperparameters import check_schedules, with_numbers
+from sb3_per.zoo.hyperparameters import check_names, check_schedules, with_numbers
 from sb3_per.zoo.names import next_command
 from sb3_per.zoo.registry import PRIORITIZED
 from sb3_per.zoo.resume import newest_model, statistics_of
@@ -111,12 +111,14 @@ class RunManager(ExperimentManager):
         Read the hyperparameters of the file, of a trial and of the command line.
 
         :return: hyperparameters for the run, and those to save
-        :raises SystemExit: if the file cannot be read, or has a learning rate that is neither a number nor a schedule
+        :raises SystemExit: if the file cannot be read, or has a setting of the buffer beside the arguments, or a learning rate
+            that is neither a number nor a schedule
         """
         if self.storage and self.study_name and not self.optimize_hyperparameters:
             self._take_trial(self.storage, self.study_name)
         try:
             hyperparams, saved = super().read_hyperparameters()
+            check_names(hyperparams)
             check_schedules(with_numbers(hyperparams))
         except KeyError as error:
             self.parser.error(f"-conf {self.config} has no entry {error}, and none for {self.env_name.gym_id}")
