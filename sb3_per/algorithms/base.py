@@ -44,6 +44,7 @@ from sb3_per.algorithms.wrapper_order import require_normalized_last
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import SETTING_NAMES
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
+from sb3_per.utils.parents import require_hooks
 
 
 class PrioritizedAlgorithm(OffPolicyAlgorithm):
@@ -82,6 +83,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        require_hooks(cls)
         show_arguments(cls, cls.changed_defaults)
 
     # Type checkers must look past this class, at the constructor of the stock algorithm.
