@@ -118,7 +118,6 @@ class RunManager(Manager):
             self._take_trial(self.storage, self.study_name)
         try:
             hyperparams, saved = super().read_hyperparameters()
-            check_names(hyperparams)
             check_schedules(with_numbers(hyperparams))
         except KeyError as error:
             self.parser.error(f"-conf {self.config} has no entry {error}, and none for {self.env_name.gym_id}")
@@ -126,6 +125,10 @@ class RunManager(Manager):
             self.parser.error(f"-conf {self.config}: {error.strerror}")
         except (ImportError, ValueError, yaml.YAMLError) as error:
             self.parser.error(f"-conf {self.config}: {error}")
+        try:
+            check_names(hyperparams)  # of the file, or of -params
+        except ValueError as error:
+            self.parser.error(str(error))
         return with_numbers(hyperparams), with_numbers(saved)
 
     def _take_trial(self, storage: str, study_name: str) -> None:

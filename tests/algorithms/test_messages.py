@@ -1,11 +1,14 @@
 """Error messages for names from other libraries, typing errors and old files say what to write."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
 from sb3_per import LAP, PERDQN, PERSAC, IgnoredSettingWarning, PrioritizedReplayBuffer
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
@@ -102,3 +105,15 @@ def test_double_q_is_a_flag():
     """A text that says False would be true."""
     with pytest.raises(ValueError, match=r"double_q must be .*'False'"):
         PERDQN("MlpPolicy", "CartPole-v1", double_q="False", buffer_size=50)
+
+
+@pytest.mark.filterwarnings("ignore:The environment is already wrapped")
+def test_observations_of_another_shape_than_those_of_the_model_are_refused_at_the_first_step():
+    """SB3 stores observations from before normalization. A wrapper outside of VecNormalize may change their shape."""
+    model = PERDQN("MlpPolicy", VecFrameStack(VecNormalize(make_vec_env("CartPole-v1")), 4), buffer_size=20)
+    with pytest.raises(ValueError, match="shape"):
+        model.learn(10)
+    assert model.replay_buffer.size() == 0
+    make = partial(make_vec_env, "CartPole-v1")
+    for env in (VecNormalize(VecFrameStack(make(), 4)), VecMonitor(VecNormalize(make()))):
+        PERDQN("MlpPolicy", env, buffer_size=20, learning_starts=5).learn(10)
