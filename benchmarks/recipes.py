@@ -293,9 +293,10 @@ def report(rows: list[dict[str, str]]) -> list[str]:
         differences = scores_of([ours for ours, _ in pairs]) - scores_of([theirs for _, theirs in pairs])
         lines += [
             "",
-            f"EnvPool: means over {len(arms[0])} and {len(arms[1])} of 10 seeds, which are the first argument of the script, with "
-            f"Student's 95% intervals. Priorities without weights minus uniform draws, paired by {len(pairs)} seeds: "
-            f"{with_interval(differences, 0)}, p = {paired_p(differences):.3f}. Seconds are those of a machine that did other work.",
+            f"EnvPool: means over {len(arms[0])} and {len(arms[1])} of 10 seeds, which are the first argument of the script, "
+            "with Student's 95% intervals. Other work ran on the machine, so seconds are too many. Priorities without weights "
+            f"minus uniform draws, paired by {len(pairs)} seeds: {with_interval(differences, 0)}, "
+            f"p = {paired_p(differences):.3f}.",
         ]
     return [*lines, "", f"Not run in full yet: {'; '.join(missing)}."] if missing else lines
 

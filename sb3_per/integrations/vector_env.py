@@ -232,7 +232,7 @@ class FromVectorEnv(VecEnv):
             self.env.close()
 
     def _refuse_if_closed(self) -> None:
-        if self._closed or self.env.unwrapped.closed:
+        if self._closed or getattr(self.env.unwrapped, "closed", False):
             raise RuntimeError("The environments are closed: make new ones, and call from_vector_env again")
 
     def get_images(self) -> Sequence[np.ndarray | None]:
