@@ -50,6 +50,8 @@ FIRST: dict[str, dict[str, float]] = {
         "sequences sample": 1.0,
         "sequences size": 3.0,
         "sequences add": 1.5,
+        "envpool 256": 1.15,
+        "envpool 32": 1.5,
         "start cold": 10.0,
         "start warm": 0.3,
         "start buffer": 0.5,
@@ -131,6 +133,9 @@ FIRST: dict[str, dict[str, float]] = {
         "actors, script": -250.0,
         "many environments, script": 0.8,
         "pairs trading, script": 8.0,
+        # means over the seeds
+        "EnvPool, script": 10.0,
+        "EnvPool, script, uniform draws": 0.0,
     },
     "calls": {
         "add, functions": 12,
