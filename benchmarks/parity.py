@@ -49,8 +49,8 @@ RECURRENT_VARIANTS: tuple[tuple[str, dict[str, Any], int], ...] = (
     ("zero state", dict(sequence_length=4, burn_in=0, train_freq=8, replay_buffer_kwargs=dict(store_state=False)), 1),
 )
 
-# Gradient steps of a call, and number of environments, of compiled agents. Two loops make 17 steps.
-COMPILED_VARIANTS = (*itertools.product((1, 3, 8, 13), (1, 4)), (17, 1))
+# Gradient steps of a call, and number of environments, of compiled agents. Two loops make 33 steps.
+COMPILED_VARIANTS = (*itertools.product((1, 3, 8, 13), (1, 4)), (33, 1))
 
 
 def runs() -> Iterator[tuple[str, Callable[[], Any]]]:

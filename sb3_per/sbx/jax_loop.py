@@ -34,8 +34,8 @@ Networks = tuple[Any, ...]
 Metrics = dict[str, Any]
 
 #: Up to this number of gradient steps are one loop, and each number is compiled. A second loop takes time to start: on a CPU,
-#: half as long as a gradient step of a small DQN. That is much only where steps are few.
-LONGEST_REST = 16
+#: up to a gradient step of a small DQN. That is much only where steps are few.
+LONGEST_REST = 32
 
 
 @dataclass(frozen=True)
@@ -441,7 +441,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 def loop_lengths(n: int) -> list[int]:
     """
     Split a number of gradient steps into loops: powers of two, largest first, and a rest of at most ``LONGEST_REST`` steps.
-    Each length is compiled once, so calls of up to 16 steps compile at most 16 times, and each time that the number doubles,
+    Each length is compiled once, so calls of up to 32 steps compile at most 32 times, and each time that the number doubles,
     one more is possible. A single step is never left over: the compiler orders its sums otherwise than those of a loop.
 
     :param n: number of gradient steps, at least 1

@@ -59,14 +59,14 @@ def test_each_length_of_a_loop_is_compiled_once(monkeypatch):
 
 
 def test_the_number_of_lengths_is_bounded():
-    """Up to 16 steps are one loop. Twice as many steps add one length. Only a call of one step has a loop of one."""
-    assert loop_lengths(1) == [1] and loop_lengths(16) == [16] and loop_lengths(32) == [32]
-    assert loop_lengths(61) == [32, 16, 13] and loop_lengths(17) == [8, 9] and loop_lengths(65) == [32, 16, 8, 9]
-    for doublings in range(7):
-        n = 16 << doublings
+    """Up to 32 steps are one loop. Twice as many steps add one length. Only a call of one step has a loop of one."""
+    assert loop_lengths(1) == [1] and loop_lengths(20) == [20] and loop_lengths(64) == [64]
+    assert loop_lengths(61) == [32, 29] and loop_lengths(33) == [16, 17] and loop_lengths(129) == [64, 32, 16, 17]
+    for doublings in range(6):
+        n = 32 << doublings
         splits = {i: loop_lengths(i) for i in range(1, n + 1)}
         assert all(sum(lengths) == i and (i == 1 or 1 not in lengths) for i, lengths in splits.items())
-        assert len(set().union(*splits.values())) == 16 + doublings
+        assert len(set().union(*splits.values())) == 32 + doublings
 
 
 def trip_counts(program: str) -> list[int | None]:
@@ -105,8 +105,8 @@ def test_the_compiler_knows_the_length_of_the_loop_over_gradient_steps(gradient_
 def test_no_program_has_a_loop_of_unknown_length(name, monkeypatch):
     model = shared(name)
     lengths = record_loops(model, monkeypatch)
-    model.train(18, BATCH_SIZE)
-    assert {16, 2} <= set(lengths) and None not in lengths
+    model.train(34, BATCH_SIZE)
+    assert {32, 2} <= set(lengths) and None not in lengths
 
 
 @pytest.mark.parametrize(("static_argnums", "expected"), [((), [None]), ((1,), [3])])
