@@ -59,6 +59,7 @@ from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path
 from sb3_per.sampling.schemes import SCHEMES, make_scheme
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
 from sb3_per.utils.checks import FRACTION, check_argument, integer
+from sb3_per.utils.parents import require_hooks
 
 
 class PrioritizedAlgorithm(OffPolicyAlgorithm):
@@ -90,6 +91,10 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     _buffer_continues = False
 
     # ---- construction
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        require_hooks(cls)
 
     def _setup_model(self) -> None:
         """Settle class and settings of the buffer, so that the stock algorithm makes a prioritized one."""
