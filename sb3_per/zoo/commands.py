@@ -47,7 +47,7 @@ def run(command: str, words: list[str], prog: str) -> None:
     :param prog: program name shown in usage and errors
     :raises SystemExit: after ``--help``, for options that cannot be used, and if there is nothing to play or to plot
     """
-    parser = _parser(command, prog)
+    parser = parser_of(command, prog)
     if "-h" in words or "--help" in words:
         _show_help(parser, command)
     options, others = parser.parse_known_args(words)
@@ -104,8 +104,14 @@ def _without_search_options(words: list[str]) -> list[str]:
     return parser.parse_known_args(words)[1]
 
 
-def _parser(command: str, prog: str) -> argparse.ArgumentParser:
-    """Make a parser for the options that we read. It leaves the others to the Zoo."""
+def parser_of(command: str, prog: str) -> argparse.ArgumentParser:
+    """
+    Make a parser for the options that we read. It leaves the others to the Zoo.
+
+    :param command: name of the command
+    :param prog: program name shown in usage and errors
+    :return: the parser
+    """
     usage = "%(prog)s --algo ALGO --env ENV [options]"
     parser = Parser(prog, usage, COMMANDS[command], allow_abbrev=False, add_help=False)
     add = parser.add_argument
