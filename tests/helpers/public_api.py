@@ -66,9 +66,8 @@ def line_of(name: str, thing: Any) -> str:
     if isinstance(thing, type) and issubclass(thing, Warning | Exception):
         return name
     if isinstance(thing, type):
-        stock = next(
-            (base for base in thing.__mro__[1:] if package_of(base) in ("stable_baselines3", "sb3_contrib", "sbx")), None
-        )
+        of_others = [base for base in thing.__mro__ if package_of(base) in ("stable_baselines3", "sb3_contrib", "sbx")]
+        stock = of_others[0] if of_others else None
         return name + signature_of(thing, None if stock is None else inspect.signature(stock))
     return name + signature_of(thing) if callable(thing) else name
 

@@ -19,8 +19,8 @@ def test_public_names_are_those_of_the_file():
     listed = public_api.FILE.read_text(encoding="utf-8").splitlines()
     differing = [line for line in difflib.ndiff(listed, public_api.lines()) if line[0] in "+-"]
     assert not differing, (
-        "The public names differ from tests/data/public_api.txt. If you mean it, run python -m tests.helpers.public_api, and say "
-        "in CHANGELOG.md what has changed:\n" + "\n".join(differing)
+        "The public names differ from tests/data/public_api.txt. If you mean it, run python -m tests.helpers.public_api, and "
+        "say in CHANGELOG.md what has changed:\n" + "\n".join(differing)
     )
 
 
@@ -63,6 +63,5 @@ def test_lowest_versions_are_those_of_pyproject():
     assert rows.keys() == PACKAGES.keys()
     for name, lowest in rows.items():
         assert re.search(rf'"?{re.escape(PACKAGES[name])}"?>={re.escape(lowest)}[",]', PYPROJECT), f"{name} {lowest}"
-    assert (
-        f"| PyTorch | {rows['PyTorch']} | {(ROOT / 'constraints.txt').read_text().strip().removeprefix('torch==')} |" in page
-    )
+    newest = (ROOT / "constraints.txt").read_text().strip().removeprefix("torch==")
+    assert f"| PyTorch | {rows['PyTorch']} | {newest} |" in page
