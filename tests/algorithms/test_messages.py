@@ -1,11 +1,14 @@
 """Error messages for names from other libraries, typing errors and old files say what to write."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
+from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_per import LAP, PERDQN, PERSAC, PERTD3, IgnoredSettingWarning, PrioritizedReplayBuffer
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
