@@ -33,6 +33,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms import pretraining
+from sb3_per.algorithms.action_spaces import require_fitting_actions
 from sb3_per.algorithms.checkpoints import (
     GIVEN_TO_LOAD,
     NO_ENTRY,
@@ -95,6 +96,12 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         require_hooks(cls)
+
+    @classmethod
+    def _wrap_env(cls, env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        wrapped = super()._wrap_env(env, verbose, monitor_wrapper)
+        require_fitting_actions(cls, wrapped.action_space)
+        return wrapped
 
     def _setup_model(self) -> None:
         """Settle class and settings of the buffer, so that the stock algorithm makes a prioritized one."""

@@ -20,6 +20,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
         "_setup_model",
         "_update_current_progress_remaining",
         "_update_learning_rate",
+        "_wrap_env",
     ),
     "OffPolicyAlgorithm": ("_sample_action", "_store_transition"),
     "BaseModel": ("_get_constructor_parameters",),

@@ -45,16 +45,17 @@ def check_schedules(hyperparams: dict[str, Any]) -> None:
             raise ValueError(f"{name}: {value!r} is neither a number nor a linear schedule: write e.g. 0.001 or lin_0.001")
 
 
-def check_names(hyperparams: dict[str, Any]) -> None:
+def check_names(hyperparams: dict[str, Any], form: str = "replay_buffer_kwargs=dict({})") -> None:
     """
     Refuse settings of the buffer that stand beside the arguments of the algorithm, as in files for older libraries.
 
-    :param hyperparams: hyperparameters of a file
+    :param hyperparams: hyperparameters of a file or of the command line
+    :param form: how a setting is written there
     :raises ValueError: for such a name; the message says where it belongs
     """
     for name, value in hyperparams.items():
         meant = OTHER_NAMES.get(name, name)
         if meant in SETTING_NAMES and meant not in ("n_steps", "gamma"):
-            raise ValueError(f"{name} is a setting of the buffer: write replay_buffer_kwargs=dict({meant}={value!r})")
+            raise ValueError(f"{name} is a setting of the buffer: write {form.format(f'{meant}={value!r}')}")
         if name == "prioritized_replay":
             raise ValueError(f"{name}{setting_hint(name, ())}")

@@ -81,6 +81,11 @@ class RunManager(Manager):
             self.parser.error(f"--trial-id {self.trial_id} needs the study of the trial: --storage PATH and --study-name NAME")
         if self.options.demonstration_fraction is not None and path is None:
             self.parser.error(f"--demonstration-fraction {self.options.demonstration_fraction} needs --demonstrations PATH")
+        if self.is_ours:
+            try:
+                check_names(self.custom_hyperparams or {}, '-params replay_buffer_kwargs:"dict({})"')
+            except ValueError as error:
+                self.parser.error(f"-params: {error}")
         if path is not None:
             try:
                 require_saved(path)
@@ -96,7 +101,7 @@ class RunManager(Manager):
         """
         try:
             return super().setup_experiment()
-        except (TypeError, ValueError, NotImplementedError) as error:
+        except (TypeError, ValueError, NotImplementedError, AssertionError) as error:
             raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
             if not Path(raised_in).is_relative_to(_PACKAGE):
                 raise

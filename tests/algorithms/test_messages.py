@@ -1,16 +1,18 @@
 """Error messages for names from other libraries, typing errors and old files say what to write."""
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
-from sb3_per import LAP, PERDQN, PERSAC, IgnoredSettingWarning, PrioritizedReplayBuffer
+from sb3_per import LAP, PERDQN, PERSAC, PERTD3, IgnoredSettingWarning, PrioritizedReplayBuffer
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
 
 # A setting that the buffer does not accept, and what the message names.
@@ -99,6 +101,22 @@ def test_settings_with_effect_in_learn_do_not_warn(recwarn):
     settings = dict(initial_priority="td_error", recency=0.99, recency_min=49)
     PERDQN("MlpPolicy", "CartPole-v1", buffer_size=50, replay_buffer_class=Informed, replay_buffer_kwargs=settings).learn(1)
     assert not any(isinstance(each.message, IgnoredSettingWarning) for each in recwarn)
+
+
+def test_a_class_for_other_actions_is_named():
+    """Whether the environment is an object or a name, and in a class of the user's too."""
+
+    class Own(PERSAC):
+        pass
+
+    for cls, env, named in (
+        (PERSAC, "CartPole-v1", "PERSAC is for continuous actions, and this environment has Discrete(2): take PERDQN"),
+        (Own, gym.make("CartPole-v1"), "Own is for continuous actions, and this environment has Discrete(2): take PERDQN"),
+        (PERTD3, make_vec_env("CartPole-v1"), "PERTD3 is for continuous actions"),
+        (PERDQN, "Pendulum-v1", "take PERSAC"),
+    ):
+        with pytest.raises(AssertionError, match=re.escape(named)):
+            cls("MlpPolicy", env)
 
 
 def test_double_q_is_a_flag():
