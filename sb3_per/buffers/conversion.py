@@ -206,20 +206,6 @@ def to_replay_buffer(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
 # ---- to an empty buffer
 
 
-def move_contents(source: BufferT, target: BufferT) -> None:
-    """
-    Fill an empty buffer with the transitions of another one, whose arrays it uses from then on.
-
-    :param source: not to be used any more
-    :param target: empty, of the same kind and size
-    """
-    _share_contents(source, target)
-    record = target.draw_record
-    target.make_parts()
-    target.draw_record = record
-    target.take_over(source)
-
-
 def empty_like(buffer: BufferT, **settings: Any) -> BufferT:
     """
     Make an empty buffer of the same class and size.
