@@ -13,7 +13,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 
 # A folder imports only those before it. Those after `distributed` may import public names from `sb3_per`.
 FOLDERS = (
-    "utils storage sampling buffers monitoring persistence integrations algorithms sbx distributed zoo compare cli"
+    "utils sampling buffers monitoring persistence integrations algorithms sbx distributed zoo compare cli"
 ).split()
 
 
