@@ -24,6 +24,7 @@ from targets import target_of
 from timing import MILLION, add_again, box, compare, sample_and_update, seconds
 
 from sb3_per import PrioritizedReplayBuffer
+from sb3_per.buffers.files import MappedFile
 
 _MADVISE = ctypes.CDLL(None).madvise
 _MADVISE.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -45,17 +46,13 @@ FORMS: dict[str, tuple[Any, Any, dict[str, Any], Callable[[], Iterator[Any]], in
 
 def _drop_cache(buffer: PrioritizedReplayBuffer) -> int:
     """Write all files of a buffer to the disk and drop them from RAM. Return their size in bytes."""
-    arrays = [array for array, _ in buffer.storage.files._arrays]
-    arrays += [piece for store in buffer.storage.frame_stores.values() for piece in store.pool._pieces]
-    for array in arrays:  # each begins with its file
-        _MADVISE(array.ctypes.data, array.nbytes, mmap.MADV_DONTNEED)
+    files = {buffer.actions.file, getattr(buffer.observations, "store", buffer.actions).file}
     n_bytes = 0
-    for path in buffer.storage.folder.path.glob("*.mapped"):
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
-        n_bytes += path.stat().st_size
+    for file in files:
+        _MADVISE(file.content.ctypes.data, file.content.nbytes, mmap.MADV_DONTNEED)
+        os.fsync(file.descriptor)
+        os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        n_bytes += os.fstat(file.descriptor).st_blocks * 512
     return n_bytes
 
 
@@ -78,13 +75,13 @@ def main(quick: bool) -> None:
             add = compare("", "", *(add_again(each, recorded) for each in buffers), 400, 25)
             run, in_ram = (sample_and_update(each, batch_size) for each in buffers)
             sample, cold, partly = compare("", "", run, in_ram, 100, 25), [], []
-            with mock.patch.object(mapped, "RAM_BYTES", 0):  # as on a machine that is too small for them
+            with mock.patch.object(MappedFile, "exceed_ram", True):  # as on a machine that is too small for them
                 for _ in range(5):
                     n_bytes = _drop_cache(buffers[0])
                     cold.append(seconds(run, 1))
                     _drop_cache(buffers[0])
                     for slots in np.array_split(np.random.default_rng(0).permutation(size)[: size // 10], 100):
-                        buffers[0].storage.read(slots, slots)
+                        buffers[0].read(slots)
                     partly.append(seconds(run, 5))
             ratios = (
                 f"{each.figure:.2f}" + " **missed**" * (each.figure > target_of("folder", key))

@@ -12,6 +12,7 @@ What they use:
 - ``demonstrations.py``: a second buffer, and batches of both; ``action_scaling.py``: actions of demonstrations are scaled
 - ``windows.py``: which windows can be drawn, and where their steps are; ``window_targets.py``: their targets
 - ``state.py``: what is saved beside the rows
+- ``arrays.py``: other arrays than SB3's; ``frames.py``, ``frame_setting.py``: each frame once; ``files.py``: arrays in files
 - ``conversion.py``: from one buffer to another; ``reminder.py``: the warning that nobody updates priorities
 """
 

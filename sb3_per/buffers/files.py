@@ -85,6 +85,8 @@ class MappedFile:
             raise self._explained(error, n_bytes) from None
         #: all bytes, zeros at first, uint8 of shape (n_bytes,)
         self.content = np.frombuffer(self._map, np.uint8)
+        #: descriptor of the file
+        self.descriptor = descriptor
         address = self.content.ctypes.data
         self._mapping = _MAPPINGS[address] = _Mapping(descriptor, n_bytes)
         weakref.finalize(self._map, _close, address, descriptor)

@@ -177,8 +177,9 @@ class FrameStore:
         # Beside those of all steps: the frame of zeros, and the frames of one stack while it replaces another.
         n_most = self.references.size + self.n_frames + 1
         n_bytes = n_most * self.frame_bytes
-        self._file = None if self.folder is None else MappedFile(self.folder, n_bytes)
-        content = _reserved_memory(n_bytes) if self._file is None else self._file.content
+        #: file that holds the frames; ``None``: they are in RAM
+        self.file = None if self.folder is None else MappedFile(self.folder, n_bytes)
+        content = _reserved_memory(n_bytes) if self.file is None else self.file.content
         #: words of the frames by number, shape (most frames, words of a frame); number 0 is the frame of zeros
         self.frames = content.view(self._word).reshape(n_most, -1)
         #: how many places refer to each frame
@@ -207,7 +208,7 @@ class FrameStore:
     def expected_ram_bytes(self) -> int:
         """Bytes of RAM when all steps are held, with one frame for each."""
         n_steps = self.references[0, ..., 0].size
-        in_ram = 0 if self._file is not None else self.frame_bytes
+        in_ram = 0 if self.file is not None else self.frame_bytes
         return n_steps * (in_ram + 2 * self.free.itemsize) + self.references.nbytes
 
     # ---- write and read
@@ -227,7 +228,7 @@ class FrameStore:
         if stacks.shape != (n, *self.obs_shape):
             raise ValueError(f"Observations of shape {stacks.shape} do not fit {(n, *self.obs_shape)}")
         words = self._to_words(stacks)
-        if self._file is not None:
+        if self.file is not None:
             # SB3 writes all observations first: there must be room for the next observations, too.
             for store in self.together:
                 store.reserve((1 if is_next else 2) * n * store.n_frames)
@@ -244,8 +245,8 @@ class FrameStore:
         :return: a copy, shape (*shape of the index, *obs_shape)
         """
         numbers = self.references[is_next][index]
-        if MappedFile.exceed_ram and self._file is not None:
-            self._file.will_need(np.unique(numbers).astype(np.int64) * self.frame_bytes, self.frame_bytes)
+        if MappedFile.exceed_ram and self.file is not None:
+            self.file.will_need(np.unique(numbers).astype(np.int64) * self.frame_bytes, self.frame_bytes)
         stacks = self.frames.take(numbers, axis=0).view(self.dtype)
         lead = numbers.shape[:-1]
         if self.axis == 0:
@@ -271,11 +272,11 @@ class FrameStore:
         :param n_new: largest number of new frames
         :raises OSError: if the disk has no room; nothing has changed then
         """
-        if self._file is not None:
+        if self.file is not None:
             n_frames = int(self.counters[0]) + max(n_new - int(self.counters[1]), 0)
             # Whole pieces, so that most calls have nothing to do.
             n_bytes = -(-n_frames * self.frame_bytes // _AHEAD_BYTES) * _AHEAD_BYTES
-            self._file.allocate(min(n_bytes, self.frames.nbytes))
+            self.file.allocate(min(n_bytes, self.frames.nbytes))
 
     def _judge(self, n_written: int) -> None:
         """Warn once if the observations are no stacks: each step then stores at least ``n_frames`` frames instead of one."""
@@ -335,7 +336,7 @@ class FrameStore:
     def __getstate__(self) -> dict[str, Any]:
         """Leave out memory that holds nothing. A copy gets memory of its own."""
         n_used = int(self.counters[0])
-        state = dict(vars(self), _file=None)
+        state = dict(vars(self), file=None)
         state["frames"] = self.frames[:n_used]
         state["n_references"] = self.n_references[:n_used]
         state["free"] = self.free[: self.counters[1]]

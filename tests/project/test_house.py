@@ -12,9 +12,7 @@ FILES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path 
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 
 # A folder imports only those before it. Those after `distributed` may import public names from `sb3_per`.
-FOLDERS = (
-    "utils storage sampling buffers monitoring persistence integrations algorithms sbx distributed zoo compare cli"
-).split()
+FOLDERS = ("utils sampling buffers monitoring persistence integrations algorithms sbx distributed zoo compare cli").split()
 
 
 def is_module(name: str) -> bool:
