@@ -180,6 +180,11 @@ CHANGES = (
     Change("speed", "step dqn cpu", 1.0, "2026-11-26", _REACHED),
     Change("speed", "step dqn cuda", 1.0, "2026-11-26", "stricter: that of the CPU"),
     Change("calls", "PERSAC.train(1), functions", 56, "2026-11-28", _REACHED),
+    Change("calls", "add, functions", 3, "2026-11-28", _REACHED),
+    Change("calls", "add, files", 3, "2026-11-28", _REACHED),
+    Change("calls", "sample after an add, functions", 28, "2026-11-28", _REACHED),
+    Change("calls", "sample after an add, files", 8, "2026-11-28", _REACHED),
+    Change("calls", "update_priorities, files", 6, "2026-11-28", _REACHED),
     Change("sbx", "sac 1 SB3 cpu", 0.55, "2026-11-27", "looser: set where SBX takes 0.43 of SB3's time, here 0.56"),
 )
 
