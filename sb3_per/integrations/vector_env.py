@@ -47,6 +47,7 @@ def from_vector_env(
     :raises ImportError: with Gymnasium before 1.1
     :raises TypeError: for another kind of environment
     :raises ValueError: for a ``stagger`` below 1, and for an environment whose episodes cannot be restarted one by one
+    :raises RuntimeError: if the environments are closed
     """
     if not hasattr(gym.vector, "AutoresetMode"):
         raise ImportError(
