@@ -1,7 +1,7 @@
 """
-What does a user gain in all? Seconds from the first line of a script until reacher-hard has a mean return of 200, in three ways:
-stock SAC, PERSAC without weights, both of PyTorch on 32 environments of dm_control in processes, and the compiled PERSAC without
-weights on EnvPool. Here time is read, so the runs need two quiet cores, one run at a time.
+What does a user gain in all? Seconds from the start of a script until reacher-hard has a mean return of 200, in three ways:
+stock SAC, and PERSAC without weights, both of PyTorch on 32 environments of dm_control in processes; and the compiled PERSAC
+without weights on EnvPool. Here time is read, so the runs need two quiet cores, one run at a time.
 
     python -m study.whole_way    # runs alone
 
@@ -89,9 +89,8 @@ def learn(arm: str, n_updates: int, rate: float, seed: int, start: float, found:
 
     model.learn(10**9, callback=goes_on, log_interval=1_000_000)
     until = min(time.time() - start, CAP)
-    found.put(
-        {"time": round(until, 1), "steps": model.num_timesteps, "updates": model._n_updates, "solved": int(has_reached())}
-    )
+    counts = {"steps": model.num_timesteps, "updates": model._n_updates, "solved": int(has_reached())}
+    found.put({"time": round(until, 1), **counts})
     env.close()
 
 

@@ -19,6 +19,7 @@ def short(monkeypatch):
 
 
 def learn(arm: str, since: float = 0.0) -> dict:
+    pytest.importorskip("envpool" if arm == whole_way.COMPILED else "dm_control")
     found = Found()
     whole_way.learn(arm, 1, 1e-3, 1, time.time() - since, found)
     return found[0]
@@ -32,9 +33,10 @@ def test_a_run_ends_when_its_last_episodes_reach_the_level(arm, short, monkeypat
     assert row["solved"] == 1 and row["steps"] == 2 * whole_way.LENGTH and 0 < row["time"] < 600
 
 
-def test_a_run_is_stopped_at_the_cap_and_counts_with_it(short, monkeypatch):
+@pytest.mark.parametrize("arm", [whole_way.STOCK, whole_way.COMPILED])
+def test_a_run_is_stopped_at_the_cap_and_counts_with_it(arm, short, monkeypatch):
     monkeypatch.setattr(whole_way, "CAP", 50.0)
-    row = learn(whole_way.STOCK, since=60.0)
+    row = learn(arm, since=60.0)
     assert (row["solved"], row["time"]) == (0, 50.0) and row["steps"] == 2
 
 
