@@ -10,6 +10,7 @@ from . import (
     actors,
     ages,
     chain_sizes,
+    compiled,
     control,
     demonstrations,
     doorkey_sizes,
@@ -20,6 +21,7 @@ from . import (
     report,
     summary,
     wall_clock,
+    whole_way,
 )
 from .campaign import options, run, selected
 
@@ -36,6 +38,8 @@ CAMPAIGNS = learning.CAMPAIGNS | {
         *control.CAMPAIGNS,
         actors.CAMPAIGN,
         wall_clock.CAMPAIGN,
+        compiled.CAMPAIGN,
+        whole_way.CAMPAIGN,
     )
 }
 

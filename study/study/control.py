@@ -58,12 +58,14 @@ class ControlSuiteEnv(gym.Env):
 
     :param task: domain and task, e.g. ``"reacher-hard"``
     :param seed: seed of the starts
+    :param repeat: how often an action is repeated
     """
 
-    def __init__(self, task: str, seed: int):
+    def __init__(self, task: str, seed: int, repeat: int = REPEAT):
         os.environ.setdefault("MUJOCO_GL", "disabled")  # nothing is drawn
         from dm_control import suite
 
+        self.repeat = repeat
         self.env = suite.load(*task.split("-"), task_kwargs=dict(random=seed))
         actions = self.env.action_spec()
         self.low, self.high = actions.minimum, actions.maximum
@@ -81,7 +83,7 @@ class ControlSuiteEnv(gym.Env):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         action = self.low + (np.asarray(action, float) + 1.0) / 2.0 * (self.high - self.low)
         reward = 0.0
-        for _ in range(REPEAT):
+        for _ in range(self.repeat):
             step = self.env.step(action)
             reward += step.reward
             if step.last():

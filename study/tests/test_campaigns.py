@@ -51,8 +51,9 @@ def best_at(rate: float):
 @by_name
 def test_declared_seeds_and_contrasts(each):
     assert all(set(each.seeds_choosing(task)).isdisjoint(each.reporting) for task in each.tasks)
-    assert len(each.reporting) >= {"modern-dqn": 4, "actors": 5}.get(each.name, 10) and list(each.rates) == sorted(each.rates)
-    assert each.twin.startswith("uniform") or each.name.startswith(("demonstrations", "actors"))
+    fewer = {"modern-dqn": 4, "actors": 5, "whole-way": 5}
+    assert len(each.reporting) >= fewer.get(each.name, 10) and list(each.rates) == sorted(each.rates)
+    assert each.twin.startswith("uniform") or each.name.startswith(("demonstrations", "actors", "compiled", "whole"))
     compared = {*each.arms, *(wall_clock.N_UPDATES if each.name == "wall-clock" else ())}  # draws, at their better number
     for contrast in (*each.primary, *each.secondary, *each.by_task, *each.undeclared):
         assert {contrast.arm, contrast.reference} <= compared and contrast.over in (
@@ -524,6 +525,8 @@ def test_tables_and_figures_are_made_without_a_run(out, monkeypatch):
         "plane",
         "control",
         "wall_clock",
+        "compiled",
+        "whole_way",
     ],
 )
 def test_what_was_declared_is_on_the_page_that_the_script_names(name):
