@@ -4,6 +4,7 @@ import argparse
 import copy
 import dataclasses
 import inspect
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,16 @@ def test_entries_have_the_defaults_written_out():
                 assert entry.get("double_q", False) == (name not in rare), name
                 assert entry.get("n_steps", 1) == (1 if name in (*rare, "atari") else 3), name
     assert_defaults(buffer_of(dict(scheme="proportional", alpha=0.6, beta_start=0.4)), buffer_of({}))
+
+
+def test_each_file_says_where_its_numbers_come_from():
+    """Those of stock algorithms and of MinAtar are taken over, those of recurrent agents were searched here."""
+    for algo in (*ALGORITHMS, *RECURRENT):
+        comment = " ".join(re.findall(r"^#(.*)", config_path(algo).read_text(), re.MULTILINE)).lower()
+        assert ("taken over from rl zoo" in comment) == (algo in ALGORITHMS), algo
+        assert ("searched here" in comment) == (algo in RECURRENT), algo
+        if "MinAtar/Breakout-v1" in CONFIGS.get(algo, ()):
+            assert re.search(r"minatar\b[^.]*is taken over from", comment), algo
 
 
 def buffer_of(settings: dict[str, Any], cls: Any = PrioritizedReplayBuffer) -> Any:
