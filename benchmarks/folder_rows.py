@@ -19,7 +19,6 @@ from unittest import mock
 
 import numpy as np
 from frame_rows import ACTIONS, IMAGES, steps
-from sb3_per.storage import mapped
 from targets import target_of
 from timing import MILLION, add_again, box, compare, sample_and_update, seconds
 
