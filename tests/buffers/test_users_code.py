@@ -1,4 +1,4 @@
-"""What scripts and classes of users do with SB3's buffers works with ours: state, copies, own fields, older files, settings."""
+"""What scripts and classes of users do with SB3's buffers works with ours."""
 
 import copy
 import pickle
