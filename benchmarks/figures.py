@@ -1,5 +1,6 @@
 """
-Fill the figures that README and documentation quote, from the files of the measurements and of the study.
+Fill the figures that README and documentation quote, and the tables of docs/benchmarks, from the files of the measurements and
+of the study.
 
     python benchmarks/figures.py            # fill them in: make figures
     python benchmarks/figures.py --check    # say what would change, and fail if anything would
@@ -10,7 +11,6 @@ A quoted figure stands between two comments, which a reader does not see: ``<!--
 import argparse
 import functools
 import json
-import math
 import re
 import sys
 from collections.abc import Callable
@@ -18,9 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import targets
+from timing import tables_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Files in docs/benchmarks that have rows.
+BENCHMARKS = ("speed", "sbx", "distributed", "h100/speed", "h100/sbx", "h200/speed", "h200/sbx")
 _MARKED = re.compile(r"<!--figure ([^>]+?)-->(.*?)<!--/figure-->", re.DOTALL)
 
 
@@ -66,11 +70,37 @@ def times(name: str, row: str) -> str:
 def missed() -> str:
     """Make a table of the targets that are missed."""
     lines = ["| what | compared with | figure | target |", "|---|---|---|---|"]
-    for name in ("speed", "sbx", "distributed", "h200/speed", "h200/sbx"):
-        for row in measured(name).values():
-            if not math.isnan(row["target"]) and row["figure"] > row["target"]:
+    for name in BENCHMARKS:
+        for key, row in measured(name).items():
+            target = targets.target_of(name.rpartition("/")[2], key)
+            if row["figure"] > target:
                 what = row["what"].replace("sbx.", "sb3_per.sbx.")
-                lines.append(f"| {what} | {row['against']} | {row['figure']:.3g} | {row['target']:g} |")
+                lines.append(f"| {what} | {row['against']} | {row['figure']:.3g} | {target:g} |")
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
+def class_costs() -> str:
+    """Make a table of what a gradient step of our classes takes, on a CPU and on a GPU."""
+    kinds = (("SAC", 1), ("SAC", 8), ("TD3", 1), ("DQN", 1))
+    rows = [(f"`PER{name}`", f"SB3's {name}", "speed", f"step {name.lower()}") for name in ("SAC", "TD3", "DQN")]
+    for rival in ("SB3", "SBX"):
+        for name, n in kinds:
+            what = f"`sb3_per.sbx.PER{name}`" + ", eight in a call" * (n == 8)
+            rows.append((what, f"{rival}'s {name}", "sbx", f"{name.lower()} {n} {rival}"))
+    lines = ["| gradient step of | compared with | on a CPU | on an H100 |", "|---|---|---|---|"]
+    for what, against, file, key in rows:
+        cpu, gpu = ratio(file, f"{key} cpu"), ratio(f"h100/{file}", f"{key} cuda")
+        lines.append(f"| {what} | {against} | {cpu:.2f} | {gpu:.2f} |")
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
+def changed() -> str:
+    """Make a table of the targets that were moved."""
+    lines = ["| benchmark | row | old target | new target | date | why |", "|---|---|---|---|---|---|"]
+    now = {(name, row): first for name, rows in targets.FIRST.items() for row, first in rows.items()}
+    for name, row, new, date, reason in targets.CHANGES:
+        lines.append(f"| {name} | {row} | {now[name, row]:g} | {new:g} | {date} | {reason} |")
+        now[name, row] = new
     return "\n\n" + "\n".join(lines) + "\n\n"
 
 
@@ -133,6 +163,13 @@ def many_environments() -> str:
     return f"{np.exp(gains.mean()):.2f} [{low:.2f}, {high:.2f}]"
 
 
+def known_length_less(algorithm: str) -> str:
+    """Say how much less time eight gradient steps take in a loop of known length."""
+    lines = (ROOT / "docs" / "benchmarks" / "h100" / "loops.md").read_text().splitlines()
+    row = next(cells(line) for line in lines if line.startswith(f"| {algorithm} | 8 |"))
+    return f"{100 * (1 - float(row[4])):.0f}%"
+
+
 _DIFFERENCE, _FACTOR = "difference [95% interval]", "factor [95% interval]"
 _RATES = "mean over the rates"
 _HALFCHEETAH = "HalfCheetah-v5, 100,000 steps | `continuous` | one rate | defaults"
@@ -148,6 +185,11 @@ FIGURES: dict[str, Callable[[], str]] = {
     "plane one no weights": lambda: studied("plane-one", "no weights | uniform | mean over the tasks", _FACTOR),
     "control gain": lambda: studied("control", "defaults | uniform | mean over the tasks", _DIFFERENCE),
     "control no weights": lambda: studied("control", "no weights | uniform | mean over the tasks", _DIFFERENCE),
+    "control iqm": lambda: studied("control", "no weights", "all, in units of uniform, IQM"),
+    "control pendulum": lambda: value(studied("control", "no weights", "pendulum-swingup", 1)),
+    "control finger": lambda: value(studied("control", "no weights", "finger-turn_hard", 1)),
+    "control reacher": lambda: value(studied("control", "no weights", "reacher-hard", 1)),
+    "control fetch": lambda: value(studied("control", "no weights", "FetchReach-v4", 1)),
     "control shuffled": lambda: studied("control", "no weights | shuffled, no weights | mean over the tasks", _DIFFERENCE),
     "control both": lambda: studied("control", "no weights | defaults | mean over the tasks", _DIFFERENCE),
     "reacher uniform": lambda: value(studied("control", "uniform", "reacher-hard"), 0),
@@ -175,17 +217,24 @@ FIGURES: dict[str, Callable[[], str]] = {
     "compiled sac 8 less": lambda: less("sbx", "sac 8 SB3 cpu"),
     "compiled td3 less": lambda: less("sbx", "td3 1 SB3 cpu"),
     "compiled dqn less": lambda: less("sbx", "dqn 1 SB3 cpu"),
-    "gpu sac less": lambda: less("h200/speed", "step sac cuda"),
-    "gpu td3 more": lambda: more("h200/speed", "step td3 cuda"),
-    "gpu dqn more": lambda: more("h200/speed", "step dqn cuda"),
-    "gpu compiled sac less": lambda: less("h200/sbx", "sac 1 SB3 cuda"),
-    "gpu compiled sac 8 less": lambda: less("h200/sbx", "sac 8 SB3 cuda"),
-    "gpu compiled td3 less": lambda: less("h200/sbx", "td3 1 SB3 cuda"),
-    "gpu compiled dqn less": lambda: less("h200/sbx", "dqn 1 SB3 cuda"),
+    "gpu sac less": lambda: less("h100/speed", "step sac cuda"),
+    "gpu td3 more": lambda: more("h100/speed", "step td3 cuda"),
+    "gpu dqn more": lambda: more("h100/speed", "step dqn cuda"),
+    "gpu compiled sac less": lambda: less("h100/sbx", "sac 1 SB3 cuda"),
+    "gpu compiled sac 8 less": lambda: less("h100/sbx", "sac 8 SB3 cuda"),
+    "gpu compiled td3 less": lambda: less("h100/sbx", "td3 1 SB3 cuda"),
+    "gpu compiled td3 8 less": lambda: less("h100/sbx", "td3 8 SB3 cuda"),
+    "gpu compiled dqn less": lambda: less("h100/sbx", "dqn 1 SB3 cuda"),
+    "gpu compiled dqn 8 less": lambda: less("h100/sbx", "dqn 8 SB3 cuda"),
+    "gpu known sac less": lambda: known_length_less("SAC"),
+    "gpu known td3 less": lambda: known_length_less("TD3"),
+    "gpu known dqn less": lambda: known_length_less("DQN"),
     "sbx sac less": lambda: less("sbx", "sac 1 SBX cpu"),
     "sbx dqn less": lambda: less("sbx", "dqn 1 SBX cpu"),
     "actors less": lambda: less("distributed", "wall time, equal"),
     "missed": missed,
+    "class costs": class_costs,
+    "changed targets": changed,
     # the study
     "cliffwalk gain": lambda: studied("dose-response", "defaults", "16 states", 1),
     "cliffwalk gain short": lambda: value(studied("dose-response", "defaults", "16 states", 1), 1),
@@ -229,15 +278,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, and fail if a figure is not that of its file")
     args = parser.parse_args(arguments)
-    changed = []
-    for path in PAGES:
-        text = path.read_text()
-        if filled(text) != text:
-            changed.append(str(path.relative_to(ROOT)))
-            if not args.check:
-                path.write_text(filled(text))
-    if changed:
-        print(f"{'would change' if args.check else 'changed'}: {', '.join(changed)}")
+    written = {path: filled(path.read_text()) for path in PAGES}
+    for name in BENCHMARKS:
+        written |= tables_of(ROOT / "docs" / "benchmarks" / f"{name}.json")
+    wrong = {path: text for path, text in written.items() if path.read_text() != text}
+    if not args.check:
+        for path, text in wrong.items():
+            path.write_text(text)
+    if wrong:
+        print(f"{'would change' if args.check else 'changed'}: {', '.join(str(path.relative_to(ROOT)) for path in wrong)}")
         sys.exit(1 if args.check else 0)
     print("All figures are those of the files.")
 

@@ -72,17 +72,17 @@ class _Files:
         load_from_pkl(self.theirs_path)
 
 
-def _against_pickle(what: str, target: float, ours: str, theirs: str, *buffer: Any, has_sync: bool = True) -> Row:
+def _against_pickle(what: str, ours: str, theirs: str, *buffer: Any, has_sync: bool = True) -> Row:
     """Compare two methods of :class:`_Files`."""
     with closing(_Files(*buffer)) as files, nullcontext() if has_sync else mock.patch("os.fsync", lambda descriptor: None):
-        return compare(what, "pickle", target, getattr(files, ours), getattr(files, theirs), 1, _ROUNDS)
+        return compare(what, "pickle", getattr(files, ours), getattr(files, theirs), 1, _ROUNDS)
 
 
 def _size(size: int) -> Row:
     """Measure the files of a buffer that is 1% full. The pickle holds everything that was allocated."""
     with closing(_Files(size, _STATES, 0.01)) as files:
         ours = sum(entry.stat().st_size for entry in os.scandir(files.ours_path))
-        return Row("size, 1% full", "pickle", ours / files.theirs_path.stat().st_size, 0.012)
+        return Row("size, 1% full", "pickle", ours / files.theirs_path.stat().st_size)
 
 
 def _increments(size: int) -> Row:
@@ -94,7 +94,7 @@ def _increments(size: int) -> Row:
             times.append((seconds(lambda: files.save(full=False)), seconds(files.pickle_safely)))
     ours, theirs = np.array(times).T
     both = float(np.median(ours)), float(np.median(theirs))
-    return Row("save, 1% new, fsync on both sides", "pickle", float(np.median(ours / theirs)), 0.1, *both)
+    return Row("save, 1% new, fsync on both sides", "pickle", float(np.median(ours / theirs)), *both)
 
 
 def _stall(size: int) -> Row:
@@ -110,7 +110,7 @@ def _stall(size: int) -> Row:
             callback.num_timesteps = model.num_timesteps = i + 1
             files.add(files.ours, 10_000)
             times.append(seconds(callback.save))
-    return Row(f"checkpoint of model and {size:,} transitions, seconds", "", float(np.median(times)), 0.3)
+    return Row(f"checkpoint of model and {size:,} transitions, seconds", "", float(np.median(times)))
 
 
 def file_rows(quick: bool) -> Rows:
@@ -119,11 +119,11 @@ def file_rows(quick: bool) -> Rows:
     against = functools.partial(functools.partial, _against_pickle)
     for key, n, what, name in (("files", size, _STATES, "states"), ("files images", n_images, _IMAGES, "stacks of images")):
         name = f"{n:,} {name}"
-        yield f"{key} save", against(f"save, {name}, no fsync", 1.5, "save", "pickle", n, what, has_sync=False)
-        yield f"{key} save sync", against(f"save, {name}, fsync on both sides", 1.2, "save", "pickle_safely", n, what)
-        yield f"{key} load", against(f"load, {name}", 1.5, "load", "unpickle", n, what)
-    yield "files 1% save", against("save, 1% full", 0.05, "save", "pickle_safely", size, _STATES, 0.01)
-    yield "files 1% load", against("load, 1% full", 0.1, "load", "unpickle", size, _STATES, 0.01)
+        yield f"{key} save", against(f"save, {name}, no fsync", "save", "pickle", n, what, has_sync=False)
+        yield f"{key} save sync", against(f"save, {name}, fsync on both sides", "save", "pickle_safely", n, what)
+        yield f"{key} load", against(f"load, {name}", "load", "unpickle", n, what)
+    yield "files 1% save", against("save, 1% full", "save", "pickle_safely", size, _STATES, 0.01)
+    yield "files 1% load", against("load, 1% full", "load", "unpickle", size, _STATES, 0.01)
     yield "files 1% size", lambda: _size(size)
     yield "files new", lambda: _increments(size)
     yield "files stall", lambda: _stall(size)

@@ -59,33 +59,33 @@ def frame_rows(quick: bool) -> Rows:
     def framed(n_envs: int = 1) -> Any:
         return _lapped(PrioritizedReplayBuffer, size, n_envs, frames=4)
 
-    def sample(rival: str, target: float, theirs: Callable[[], Any], repetitions: int = 20) -> Row:
+    def sample(rival: str, theirs: Callable[[], Any], repetitions: int = 20) -> Row:
         """Measure the time of a draw, and of an update for rivals with priorities."""
-        return compare("sample(32) + update, frames", rival, target, sample_and_update(framed(), 32), theirs, repetitions)
+        return compare("sample(32) + update, frames", rival, sample_and_update(framed(), 32), theirs, repetitions)
 
     def stock() -> Row:
         other = _lapped(ReplayBuffer, size)
-        return sample("ReplayBuffer", 1.0, lambda: other.sample(32))
+        return sample("ReplayBuffer", lambda: other.sample(32))
 
     def extra() -> Row:
         from sb3_extra_buffers.compressed import CompressedReplayBuffer
 
         other = _lapped(CompressedReplayBuffer, size)  # random images are its worst case
-        return sample("sb3-extra-buffers, rle, without priorities", np.nan, lambda: other.sample(32), 2)
+        return sample("sb3-extra-buffers, rle, without priorities", lambda: other.sample(32), 2)
 
     def plain() -> Row:
-        return sample("PrioritizedReplayBuffer", 1.25, sample_and_update(_lapped(PrioritizedReplayBuffer, size), 32))
+        return sample("PrioritizedReplayBuffer", sample_and_update(_lapped(PrioritizedReplayBuffer, size), 32))
 
     def add(n_envs: int) -> Row:
         recorded = list(itertools.islice(steps(n_envs), 200))
         runs = [add_again(buffer, recorded) for buffer in (framed(n_envs), _lapped(ReplayBuffer, size, n_envs))]
-        return compare(f"add, frames, {n_envs} environment{'s' * (n_envs > 1)}", "ReplayBuffer", 1.25, *runs, 80)
+        return compare(f"add, frames, {n_envs} environment{'s' * (n_envs > 1)}", "ReplayBuffer", *runs, 80)
 
     def memory() -> Row:
         buffer = framed()
         columns = (buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts, buffer.sampler.tree[:])
         n_bytes = buffer.observations.store.nbytes + sum(column.nbytes for column in columns)
-        return Row("memory of frames, bytes per transition, plain 56,468", "", n_bytes / size, 7_460.0)
+        return Row("memory of frames, bytes per transition, plain 56,468", "", n_bytes / size)
 
     def learn() -> Row:
         models, n_steps, n_parts = [], *((200, 2) if quick else (2_000, 10))
@@ -95,7 +95,7 @@ def frame_rows(quick: bool) -> Rows:
             models.append(PERDQN("CnnPolicy", env, replay_buffer_kwargs=kwargs, **small))
         return learn_in_turn("learn(), PERDQN with CnnPolicy, frames", "plain", models, n_steps, n_parts)
 
-    yield "frames peer cpprb", lambda: sample("cpprb, next_of, stack_compress", np.nan, _cpprb(size), 50)
+    yield "frames peer cpprb", lambda: sample("cpprb, next_of, stack_compress", _cpprb(size), 50)
     yield "frames peer extra", extra
     yield "frames sample", stock
     yield "frames sample plain", plain

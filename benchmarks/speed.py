@@ -37,6 +37,7 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
     SumTree,
 )
+from sb3_per.integrations import from_vector_env
 
 # Fresh processes in which the first sample is timed.
 _STARTS = 9
@@ -56,7 +57,7 @@ def tree_rows(quick: bool) -> Rows:
         masses = np.random.default_rng(0).random(BATCH_SIZE)
         ours = lambda: tree.update(tree.find(np.random.random_sample(BATCH_SIZE) * tree.total), masses)  # noqa: E731
         theirs = lambda: rival.update_priorities(rival.sample(BATCH_SIZE, beta=0.4)["indexes"], masses)  # noqa: E731
-        return compare(f"draw + update of {BATCH_SIZE}, tree", "cpprb", 0.12, ours, theirs, 100)
+        return compare(f"draw + update of {BATCH_SIZE}, tree", "cpprb", ours, theirs, 100)
 
     yield "tree cpprb", row
 
@@ -69,15 +70,15 @@ def buffer_rows(quick: bool) -> Rows:
     def ours(size: int = size, what: Any = mujoco, **kwargs: Any) -> Any:
         return filled(PrioritizedReplayBuffer(size, *what, device="cpu", **kwargs))
 
-    def against_stock(name: str, size: int, what: Any, batch: int, target: float, classes: Any = None, **kwargs: Any) -> Row:
+    def against_stock(name: str, size: int, what: Any, batch: int, classes: Any = None, **kwargs: Any) -> Row:
         classes = classes or (PrioritizedReplayBuffer, ReplayBuffer)
         buffers = [filled(cls(size, *what, device="cpu", **kwargs)) for cls in classes]
         run = sample_and_update(buffers[0], batch, 2 if batch == BATCH_SIZE else 1)
         name = f"sample({batch}) + update, {name}"
-        return compare(name, classes[1].__name__, target, run, lambda: buffers[1].sample(batch), 60)
+        return compare(name, classes[1].__name__, run, lambda: buffers[1].sample(batch), 60)
 
-    def against_itself(what: str, against: str, target: float, *buffers: Any) -> Row:
-        return compare(f"sample(256) + update, {what}", against, target, *(sample_and_update(b, 256, 2) for b in buffers), 60)
+    def against_itself(what: str, against: str, *buffers: Any) -> Row:
+        return compare(f"sample(256) + update, {what}", against, *(sample_and_update(b, 256, 2) for b in buffers), 60)
 
     def demonstrations() -> Any:
         buffer = PrioritizedReplayBuffer(size, *mujoco, device="cpu", demonstration_fraction=0.25)
@@ -88,44 +89,44 @@ def buffer_rows(quick: bool) -> Rows:
     goals = spaces.Dict({"observation": box(10), "achieved_goal": box(3), "desired_goal": box(3)})
     of_goals, with_steps = (PrioritizedDictReplayBuffer, DictReplayBuffer), (PrioritizedReplayBuffer, NStepReplayBuffer)
     small, large = (functools.partial(ours, n, (box(4), box(1))) for n in (10_000, MILLION if quick else 10 * MILLION))
-    yield "sample 256", lambda: against_stock("obs 17, act 6", size, mujoco, 256, 0.72)
+    yield "sample 256", lambda: against_stock("obs 17, act 6", size, mujoco, 256)
     for n_envs in MANY_ENVS:
         what = f"{n_envs:,} environments"
         yield (
             f"sample 256, {n_envs} environments",
-            functools.partial(against_stock, what, size, mujoco, 256, 1.0, n_envs=n_envs),
+            functools.partial(against_stock, what, size, mujoco, 256, n_envs=n_envs),
         )
-    yield "sample 32", lambda: against_stock("obs 4", size, (box(4), discrete), 32, 0.74)
-    yield "images", lambda: against_stock("images", n_images, (images, discrete), 32, 1.0)
-    yield "dict", lambda: against_stock("Dict", size, (goals, box(4)), 256, 1.0, of_goals)
-    yield "n-step", lambda: against_stock("3 steps", size, mujoco, 256, 1.0, with_steps, n_steps=3)
-    yield "rank", lambda: against_itself("rank-based", "proportional", 5.0, ours(scheme="rank"), ours())
-    yield "scaling", lambda: against_itself("10M slots", "10k slots", 3.0, large(), small())
+    yield "sample 32", lambda: against_stock("obs 4", size, (box(4), discrete), 32)
+    yield "images", lambda: against_stock("images", n_images, (images, discrete), 32)
+    yield "dict", lambda: against_stock("Dict", size, (goals, box(4)), 256, of_goals)
+    yield "n-step", lambda: against_stock("3 steps", size, mujoco, 256, with_steps, n_steps=3)
+    yield "rank", lambda: against_itself("rank-based", "proportional", ours(scheme="rank"), ours())
+    yield "scaling", lambda: against_itself("10M slots", "10k slots", large(), small())
     settings: dict[str, Any] = {"unique": True, "recency=0.996": 0.996}
     for name, value in settings.items():
         changed = functools.partial(ours, **{name.partition("=")[0]: value})
-        yield f"setting {name}", lambda name=name, made=changed: against_itself(name, "default", np.nan, made(), ours())  # type: ignore[misc]
-    yield "setting age_decay=3", lambda: against_itself("age_decay=3", "default", 1.05, ours(age_decay=3.0), ours())
-    yield "demonstrations", lambda: against_itself("a quarter demonstrations", "default", 1.3, demonstrations(), ours())
+        yield f"setting {name}", lambda name=name, made=changed: against_itself(name, "default", made(), ours())  # type: ignore[misc]
+    yield "setting age_decay=3", lambda: against_itself("age_decay=3", "default", ours(age_decay=3.0), ours())
+    yield "demonstrations", lambda: against_itself("a quarter demonstrations", "default", demonstrations(), ours())
 
 
 def storage_rows(quick: bool) -> Rows:
-    def row(n_envs: int, target: float = 1.15) -> Row:
+    def row(n_envs: int) -> Row:
         buffers = (c(MILLION, box(17), box(6), device="cpu", n_envs=n_envs) for c in (PrioritizedReplayBuffer, ReplayBuffer))
         obs, actions = np.ones((n_envs, 17), np.float32), np.ones((n_envs, 6), np.float32)
         step = (obs, obs, actions, np.ones(n_envs), np.zeros(n_envs), [{}] * n_envs)
         runs = [functools.partial(buffer.add, *step) for buffer in buffers]
         what = f"add, {n_envs:,} environment{'s' * (n_envs > 1)}"
-        return compare(what, "ReplayBuffer", target, *runs, 60 if n_envs in MANY_ENVS else 600)
+        return compare(what, "ReplayBuffer", *runs, 60 if n_envs in MANY_ENVS else 600)
 
     def memory() -> Row:
         n_bytes = sum(array.nbytes for array in vars(SumTree(MILLION)).values() if isinstance(array, np.ndarray))
-        return Row("tree memory at 1M slots, bytes per slot", "", n_bytes / MILLION, 17.0)
+        return Row("tree memory at 1M slots, bytes per slot", "", n_bytes / MILLION)
 
-    yield "add 1", lambda: row(1, 1.12)
+    yield "add 1", lambda: row(1)
     yield "add 16", lambda: row(16)
     for n_envs in MANY_ENVS:
-        yield f"add {n_envs}", functools.partial(row, n_envs, 1.0)
+        yield f"add {n_envs}", functools.partial(row, n_envs)
     yield "memory", memory
 
 
@@ -159,16 +160,16 @@ def sequence_rows(quick: bool) -> Rows:
 
     def sample_row() -> Row:
         stock, what = filled(ReplayBuffer(size, *spaces_, "cpu")), f"sample + update of {n_windows} windows of 65 rows"
-        return compare(what, f"SB3 sample({n_rows})", 1.0, draw_and_update(size), lambda: stock.sample(n_rows), 20)
+        return compare(what, f"SB3 sample({n_rows})", draw_and_update(size), lambda: stock.sample(n_rows), 20)
 
     def size_row() -> Row:
         what = f"the same, {large // MILLION}M transitions"
-        return compare(what, "10k transitions", 3.0, draw_and_update(large), draw_and_update(10_000), 20)
+        return compare(what, "10k transitions", draw_and_update(large), draw_and_update(10_000), 20)
 
     def add_row() -> Row:
         ours = add(full(100_000), episode_starts=np.zeros(1, np.bool_), states=states)
         theirs = add(PrioritizedReplayBuffer(100_000, *spaces_, "cpu", n_steps=5))
-        return compare("add, sequences with states of 64", "PrioritizedReplayBuffer", 1.5, ours, theirs, 400)
+        return compare("add, sequences with states of 64", "PrioritizedReplayBuffer", ours, theirs, 400)
 
     yield "sequences sample", sample_row
     yield "sequences size", size_row
@@ -202,19 +203,39 @@ def start_rows(quick: bool) -> Rows:
             runs = [subprocess.check_output(program, env=environment, text=True) for _ in range(1 + _STARTS)]
         return np.array([run.split() for run in runs], float)
 
-    def warm(what: str, column: int, target: float) -> Row:
-        return Row(what, "", float(np.median(times()[1:, column])), target)
+    def warm(what: str, column: int) -> Row:
+        return Row(what, "", float(np.median(times()[1:, column])))
 
-    yield "start cold", lambda: Row("first buffer and sample, cold cache, seconds", "", float(times()[0, 1:].sum()), 10.0)
-    yield "start warm", lambda: warm("first sample, warm cache, seconds", 2, 0.3)
-    yield "start buffer", lambda: warm("first buffer, warm cache, seconds", 1, np.nan)
-    yield "start import", lambda: warm("import after torch and SB3, seconds", 0, 0.5)
+    yield "start cold", lambda: Row("first buffer and sample, cold cache, seconds", "", float(times()[0, 1:].sum()))
+    yield "start warm", lambda: warm("first sample, warm cache, seconds", 2)
+    yield "start buffer", lambda: warm("first buffer, warm cache, seconds", 1)
+    yield "start import", lambda: warm("import after torch and SB3, seconds", 0)
+
+
+def environment_rows(quick: bool) -> Rows:
+    """Measure a step of `from_vector_env` around EnvPool, with the ends of its episodes, against EnvPool's own step."""
+
+    def row(n_envs: int) -> Row:
+        import envpool
+
+        steps = []
+        for is_ours in (True, False):
+            pool = envpool.make("ReacherHard-v1", env_type="gymnasium", num_envs=n_envs, num_threads=1, seed=0)
+            # Staggered, so that as many episodes end in the measured steps as in a long run.
+            env = from_vector_env(pool, stagger=pool.config["max_episode_steps"], flatten=True) if is_ours else pool
+            env.reset()
+            actions = np.random.default_rng(0).uniform(-1, 1, (n_envs, 2))
+            steps.append(functools.partial(env.step, actions))
+        return compare(f"step, from_vector_env, {n_envs} environments", "EnvPool, one thread", *steps, 20)
+
+    yield "envpool 256", lambda: row(256)
+    yield "envpool 32", lambda: row(32)
 
 
 def training_rows(quick: bool, device: str) -> Rows:
     """Measure a gradient step with default networks, and a short run."""
 
-    def step(what: str, against: str, target: float, *classes: Any, **settings: Any) -> Row:
+    def step(what: str, against: str, *classes: Any, **settings: Any) -> Row:
         """Compare our class, with these settings, with another one."""
         runs = []
         for cls, kwargs in zip(classes, (settings, {}), strict=True):
@@ -222,7 +243,7 @@ def training_rows(quick: bool, device: str) -> Rows:
             model = cls("MlpPolicy", env, learning_starts=2_000, buffer_size=100_000, seed=0, device=device, **kwargs)
             model.learn(2_000)
             runs.append(functools.partial(model.train, gradient_steps=1, batch_size=model.batch_size))
-        return compare(f"gradient step, {what}", f"{against} on {device}", target, *runs, 20, 5 if quick else 125)
+        return compare(f"gradient step, {what}", f"{against} on {device}", *runs, 20, 5 if quick else 125)
 
     def learn() -> Row:
         n_parts, n_steps = (3, 300) if quick else (10, 5_000)
@@ -231,20 +252,19 @@ def training_rows(quick: bool, device: str) -> Rows:
 
     uniform = dict(replay_buffer_kwargs=dict(actor_batch="uniform"))
     what = 'PERSAC, actor_batch="uniform"'
-    yield f"step uniform actor {device}", lambda: step(what, "default", np.nan, PERSAC, PERSAC, **uniform)
-    yield f"step sac {device}", lambda: step("PERSAC", "SAC", 0.94, PERSAC, SAC)
-    yield f"step td3 {device}", lambda: step("PERTD3", "TD3", 1.00, PERTD3, TD3)
-    yield f"step dqn {device}", lambda: step("PERDQN", "DQN", 1.00, PERDQN, DQN)
+    yield f"step uniform actor {device}", lambda: step(what, "default", PERSAC, PERSAC, **uniform)
+    yield f"step sac {device}", lambda: step("PERSAC", "SAC", PERSAC, SAC)
+    yield f"step td3 {device}", lambda: step("PERTD3", "TD3", PERTD3, TD3)
+    yield f"step dqn {device}", lambda: step("PERDQN", "DQN", PERDQN, DQN)
     yield f"learn {device}", learn
 
 
 def main() -> None:
-    args = timing.options(__doc__, "sample, tree, add, step, start, learn, rank, ...").parse_args()
+    args = timing.options(__doc__, "sample, tree, add, step, start, learn, rank, envpool, ...").parse_args()
     th.set_num_threads(2)
-    groups = (tree_rows, storage_rows, buffer_rows, frame_rows, file_rows, sequence_rows, start_rows)
+    groups = (tree_rows, storage_rows, buffer_rows, frame_rows, file_rows, sequence_rows, environment_rows, start_rows)
     makers = itertools.chain(*(group(args.quick) for group in groups), training_rows(args.quick, args.device))
-    files = r"(save|load|size|checkpoint)\b"
-    timing.publish(args, makers, timing.machine(), {"speed": f"(?!{files})", "files": files})
+    timing.publish(args, makers, timing.machine(), "speed")
 
 
 if __name__ == "__main__":

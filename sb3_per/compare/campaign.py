@@ -88,7 +88,7 @@ def run_missing(
                     continue
                 n_done += 1
                 row = {**futures[future], **future.result()}
-                _append(path, row)
+                append(path, row)
                 left = (time.time() - start) / n_done * (len(lacking) - n_done)
                 values = ", ".join(str(value) for value in futures[future].values())
                 (show or print)(f"{n_done}/{len(lacking)} {values}: {row['seconds']} s; {left / 60:.0f} min left")
@@ -110,8 +110,13 @@ def _timed(function: Callable[..., dict[str, Any]], arguments: Sequence[Any]) ->
     return {"seconds": round(time.perf_counter() - start, 1), **results}
 
 
-def _append(path: Path, row: dict[str, Any]) -> None:
-    """Append a row, in place of what an earlier write has left of one."""
+def append(path: Path, row: dict[str, Any]) -> None:
+    """
+    Append a row to a CSV file, in place of what an earlier write has left of one. A new file begins with the column names.
+
+    :param path: path of the file
+    :param row: value of each column
+    """
     path.touch()
     with path.open("r+b") as file:
         end = file.read().rfind(b"\n") + 1

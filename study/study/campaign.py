@@ -249,6 +249,12 @@ def run(campaign: Campaign, out: Path, workers: int, deadline: float | None = No
     print(f"{path}: all runs are there")
 
 
+def main(campaign: Campaign, about: str | None, arguments: list[str] | None = None) -> None:
+    """Run what the file of one campaign lacks, without a report."""
+    args = options(about, [campaign.name]).parse_args(arguments)
+    run(campaign, args.out, args.workers, args.deadline)
+
+
 def options(about: str | None, names: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Make the options of a script that runs what has these names."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)

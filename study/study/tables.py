@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from rliable import library, metrics
 from scipy.stats import rankdata, trim_mean
 
 from sb3_per.compare.report import p_text
@@ -32,13 +31,22 @@ Pair = tuple[np.ndarray, np.ndarray]  # scores of an arm and of its reference
 
 def estimate(scores: dict[Any, Any], metric: Callable[..., np.ndarray]) -> Estimates:
     """Compute a metric, shape (n,), with intervals, of the scores of each arm or of the pairs to compare."""
+    from rliable import library  # needed for reports alone: runs are also made where it is not installed
+
     np.random.seed(0)  # rliable draws from the global generator, whatever it is given
     figures, intervals = library.get_interval_estimates(scores, metric, reps=SAMPLES)
     return {name: np.vstack([figures[name], intervals[name]]) for name in scores}
 
 
+def aggregate_iqm(values: np.ndarray) -> float:
+    """Compute the interquartile mean of all values."""
+    from rliable import metrics
+
+    return float(metrics.aggregate_iqm(values))
+
+
 def iqm(scores: Scores) -> Estimates:
-    return estimate(scores, lambda values: np.array([metrics.aggregate_iqm(values)]))
+    return estimate(scores, lambda values: np.array([aggregate_iqm(values)]))
 
 
 def iqm_curves(curves: Scores) -> Estimates:
@@ -69,7 +77,7 @@ def at_best_rates(scores: Scores) -> tuple[dict[str, int], Scores]:
     Take each arm, of shape (runs, rates), at the rate with the best IQM on one half of the seeds, and measure it on the other.
     Otherwise the best of several would be reported for its luck. Return the numbers of the rates, and the scores there.
     """
-    best = {arm: int(np.argmax([metrics.aggregate_iqm(of_rate) for of_rate in each[::2].T])) for arm, each in scores.items()}
+    best = {arm: int(np.argmax([aggregate_iqm(of_rate) for of_rate in each[::2].T])) for arm, each in scores.items()}
     return best, {arm: each[1::2, [best[arm]]] for arm, each in scores.items()}
 
 

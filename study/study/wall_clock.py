@@ -5,9 +5,12 @@ Tasks of the DeepMind Control Suite in EnvPool, 32 environments, the compiled cl
 by common steps, and prices of a step and of an update say how many steps each arm has at a budget. So a run does not depend on
 the machine, and both prices of a step are read from the same run.
 
+    python -m study.wall_clock --workers 16 --seconds 500 --out elsewhere    # runs alone, where reports cannot be written
+
 What was declared before the first run: declared.md.
 """
 
+import gc
 import os
 from dataclasses import replace
 from typing import Any
@@ -17,7 +20,6 @@ import torch as th
 from stable_baselines3.common.logger import Logger
 
 from . import campaign as campaigns
-from . import report, tables
 from .campaign import Campaign, Contrast, Row, evaluations_of
 from .control import ARMS as DRAWS
 from .control import NET_ARCH, RANDOM, first_seed_of
@@ -27,19 +29,19 @@ N_ENVS, LENGTH = 32, 1_000  # all episodes have the same length, and their ends 
 N_UPDATES = {"uniform": (1, 4, 16), **dict.fromkeys(("defaults", "no weights", "shuffled, no weights"), (1, 4))}
 STEPS = 16_000  # common steps with updates of the uniform arm at one update a step, which set the budgets
 BIN = 250  # common steps of a mean: in each, exactly eight episodes end
-# Rounded prices in milliseconds: a step of all environments in EnvPool, what training adds to it, and an update.
+# Prices in milliseconds, measured by prices.py: EnvPool's own step of all environments, by task, and what training adds to a
+# common step, by its number of updates. All draws have the same price: no difference was seen.
 OWN = {
-    "ReacherHard": 0.25,
+    "ReacherHard": 0.4,
     "FingerTurnHard": 0.65,
-    "PendulumSwingup": 0.3,
+    "PendulumSwingup": 0.25,
     "PointMassHard": 0.35,
-    "BallInCupCatch": 2.75,
-    "CheetahRun": 0.55,
+    "BallInCupCatch": 2.0,
+    "CheetahRun": 0.7,
 }
+TRAINING = {1: 4.2, 4: 12.4, 16: 43.3}
 DENSE = "CheetahRun"
-REST = 1.5
-UPDATE = {"uniform": 3.0, **dict.fromkeys(("defaults", "no weights", "shuffled, no weights"), 3.25)}
-SLOW = 10.0
+SLOW = 10.0  # of a step of all environments in a slow simulator
 PRICES = ("EnvPool", "10 ms")
 
 
@@ -50,16 +52,15 @@ def arm_of(draw: str, n_updates: int) -> str:
 ARMS = {arm_of(draw, n): (draw, n) for draw, numbers in N_UPDATES.items() for n in numbers}
 
 
-def milliseconds(task: str, draw: str, n_updates: int, price: str) -> float:
+def milliseconds(task: str, n_updates: int, price: str) -> float:
     """Return what a common step and its updates take."""
-    return (OWN[task] if price == "EnvPool" else SLOW) + REST + n_updates * UPDATE[draw]
+    return (OWN[task] if price == "EnvPool" else SLOW) + TRAINING[n_updates]
 
 
 def steps_of(task: str, arm: str, price: str) -> int:
     """Return the common steps with updates at the budget, in whole bins; the random policy has those of uniform."""
-    draw, n_updates = ARMS.get(arm, ("uniform", 1))
-    budget = STEPS * milliseconds(task, "uniform", 1, price)
-    return BIN * round(budget / milliseconds(task, draw, n_updates, price) / BIN)
+    _, n_updates = ARMS.get(arm, ("uniform", 1))
+    return BIN * round(STEPS * milliseconds(task, 1, price) / milliseconds(task, n_updates, price) / BIN)
 
 
 def columns_of(returns: list[float]) -> dict[str, Any]:
@@ -69,17 +70,55 @@ def columns_of(returns: list[float]) -> dict[str, Any]:
     return {str(step): found.get(str(step), "") for step in range(BIN, STEPS + 1, BIN)}
 
 
+def make_env(task: str, seed: int) -> Any:
+    """Make the environments of a run."""
+    import envpool
+
+    from sb3_per.integrations import from_vector_env
+
+    pool = envpool.make(f"{task}-v1", env_type="gymnasium", num_envs=N_ENVS, num_threads=1, seed=first_seed_of(seed))
+    return from_vector_env(pool, stagger=LENGTH, flatten=True)
+
+
+def settings_of(n_updates: int, rate: float, seed: int) -> dict[str, Any]:
+    """Return what a model gets beside its environments and the settings of its buffer."""
+    return dict(
+        learning_rate=rate,
+        learning_starts=LENGTH * N_ENVS,
+        train_freq=1,
+        gradient_steps=n_updates,
+        batch_size=256,
+        buffer_size=1_000_000,
+        policy_kwargs=dict(net_arch=NET_ARCH),
+        seed=first_seed_of(seed),  # EnvPool has it already
+    )
+
+
+def make_model(env: Any, arm: str, rate: float, seed: int) -> Any:
+    """Make the model of a run."""
+    import sb3_per.sbx
+
+    draw, n_updates = ARMS[arm]
+    replay = with_control(DRAWS[draw])
+    return sb3_per.sbx.PERSAC("MlpPolicy", env, replay_buffer_kwargs=replay, **settings_of(n_updates, rate, seed))
+
+
 def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
     """Train once until the larger of both budgets, or play with random actions. Return mean returns by common steps."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    import envpool
+    import jax
 
-    import sb3_per.sbx
-    from sb3_per.integrations import from_vector_env
+    returns = returns_of_run(task, arm, rate, seed)
+    # A process makes many runs, and what one leaves takes hundreds of megabytes.
+    jax.clear_caches()
+    gc.collect()
+    return columns_of(returns)
 
+
+def returns_of_run(task: str, arm: str, rate: float, seed: int) -> list[float]:
+    """Make a run. Return the returns of its training episodes in the order of their ends, without the random ones."""
     th.set_num_threads(1)
-    pool = envpool.make(f"{task}-v1", env_type="gymnasium", num_envs=N_ENVS, num_threads=1, seed=first_seed_of(seed))
-    env = from_vector_env(pool, stagger=LENGTH, flatten=True)
+    env = make_env(task, seed)
     n_steps = max(steps_of(task, arm, price) for price in PRICES)
     ends: list[tuple[int, float]] = []
 
@@ -92,20 +131,7 @@ def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
         for step in range(1, LENGTH + n_steps + 1):
             note(step, env.step(policy.predict()[0])[3])
     else:
-        draw, n_updates = ARMS[arm]
-        model = sb3_per.sbx.PERSAC(
-            "MlpPolicy",
-            env,
-            learning_rate=rate,
-            learning_starts=LENGTH * N_ENVS,
-            train_freq=1,
-            gradient_steps=n_updates,
-            batch_size=256,
-            buffer_size=1_000_000,
-            policy_kwargs=dict(net_arch=NET_ARCH),
-            replay_buffer_kwargs=with_control(DRAWS[draw]),
-            seed=first_seed_of(seed),  # EnvPool has it already
-        )
+        model = make_model(env, arm, rate, seed)
         model.set_logger(Logger(None, []))
 
         def callback(variables: dict[str, Any], _: Any) -> bool:
@@ -114,7 +140,7 @@ def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
 
         model.learn((LENGTH + n_steps) * N_ENVS, callback=callback, log_interval=1_000_000)
     env.close()
-    return columns_of([value for step, value in ends if step > LENGTH])
+    return [value for step, value in ends if step > LENGTH]
 
 
 def score_at(price: str, row: Row) -> float:
@@ -150,6 +176,8 @@ def better_numbers(campaign: Campaign, rows: list[Row], task: str, price: str) -
 
 def page(campaign: Campaign, rows: list[Row]) -> list[str]:
     """Write the tables of both prices: all arms, then the tests of each draw at its better number of updates."""
+    from . import report, tables  # they need packages that runs do not
+
     lines: list[str] = []
     for price in PRICES:
         at = replace(
@@ -209,8 +237,7 @@ CAMPAIGN = Campaign(
         steps=STEPS,
         bin=BIN,
         own=OWN,
-        rest=REST,
-        update=UPDATE,
+        training=TRAINING,
         slow=SLOW,
         networks=NET_ARCH,
     ),
@@ -225,6 +252,10 @@ CAMPAIGN = Campaign(
     ),
     growth=0,
     digits=(1, 1),
-    seconds={task: 115.0 + 26.0 * own for task, own in OWN.items()},
+    seconds={task: 115.0 + 12.0 * own for task, own in OWN.items()},
     others=tuple((task, RANDOM, "", 1.0, 0) for task in OWN),
 )
+
+
+if __name__ == "__main__":
+    campaigns.main(CAMPAIGN, __doc__)

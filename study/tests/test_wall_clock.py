@@ -11,9 +11,9 @@ WALL = wall_clock.CAMPAIGN
 @pytest.mark.parametrize("price", wall_clock.PRICES)
 @pytest.mark.parametrize("task", WALL.tasks)
 def test_all_arms_take_the_same_time_but_for_half_a_bin(task, price):
-    budget = wall_clock.STEPS * wall_clock.milliseconds(task, "uniform", 1, price)
-    for arm, (draw, n_updates) in wall_clock.ARMS.items():
-        a_step = wall_clock.milliseconds(task, draw, n_updates, price)
+    budget = wall_clock.STEPS * wall_clock.milliseconds(task, 1, price)
+    for arm, (_, n_updates) in wall_clock.ARMS.items():
+        a_step = wall_clock.milliseconds(task, n_updates, price)
         assert abs(wall_clock.steps_of(task, arm, price) * a_step - budget) <= wall_clock.BIN / 2 * a_step + 1e-6
     assert wall_clock.steps_of(task, "uniform, 1 a step", price) == wall_clock.STEPS
 
