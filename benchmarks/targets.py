@@ -138,12 +138,12 @@ FIRST: dict[str, dict[str, float]] = {
         "EnvPool, script, uniform draws": 0.0,
     },
     "calls": {
-        "add, functions": 12,
-        "add, files": 6,
-        "sample after an add, functions": 29,
-        "sample after an add, files": 9,
+        "add, functions": 3,
+        "add, files": 3,
+        "sample after an add, functions": 28,
+        "sample after an add, files": 8,
         "update_priorities, functions": 17,
-        "update_priorities, files": 7,
+        "update_priorities, files": 6,
         "PERSAC.train(1), functions": 60,
         "PERSAC.train(1), files": 12,
         # of the folder algorithms: the rest of such a call is SB3's, or the buffer's

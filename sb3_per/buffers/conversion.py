@@ -3,7 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
@@ -16,10 +16,8 @@ from sb3_per.buffers.slots import map_arrays
 from sb3_per.sampling.schemes import arguments_for
 from sb3_per.utils.origin import is_user_defined
 
-if TYPE_CHECKING:
-    from sb3_per.buffers.replay import PrioritizedReplayBuffer
-
-BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
+# A prioritized buffer. Its module imports this one.
+BufferT = TypeVar("BufferT", bound=Any)
 
 #: SB3's arrays. With Dict observations, the first two are dictionaries of arrays.
 ARRAY_NAMES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
@@ -50,7 +48,7 @@ def from_replay_buffer(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[
         raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
     settings = with_both_betas(settings)
     if hasattr(buffer, "sampler"):
-        return _with_settings(cls, cast("PrioritizedReplayBuffer", buffer), settings)
+        return _with_settings(cls, buffer, settings)
     _complete_old_buffer(buffer)
     require_finite_rewards(buffer.rewards[: buffer.size()])
     if isinstance(buffer, NStepReplayBuffer):
@@ -61,7 +59,7 @@ def from_replay_buffer(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[
     return made
 
 
-def _with_settings(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", changed: dict[str, Any]) -> BufferT:
+def _with_settings(cls: type[BufferT], buffer: Any, changed: dict[str, Any]) -> BufferT:
     """
     Give the transitions of a prioritized buffer another class or other settings.
 
@@ -126,9 +124,9 @@ def _writable(array: Any) -> Any:
 
 
 def kept_settings(
-    buffer: "PrioritizedReplayBuffer",
+    buffer: Any,
     without: Collection[str] = (),
-    cls: type["PrioritizedReplayBuffer"] | None = None,
+    cls: type | None = None,
     own_arguments: bool = True,
 ) -> dict[str, Any]:
     """
@@ -160,7 +158,7 @@ def kept_settings(
     return kept
 
 
-def extra_names(cls: type["PrioritizedReplayBuffer"]) -> set[str]:
+def extra_names(cls: type) -> set[str]:
     """
     Name the arguments of a class of buffers beside SB3's and the settings.
 
@@ -173,13 +171,13 @@ def extra_names(cls: type["PrioritizedReplayBuffer"]) -> set[str]:
         parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
         names = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
         (added if is_user_defined(base) else known).update(names)
-    return (added - known) | set(cls.extra_arguments)
+    return (added - known) | set(cls.extra_arguments)  # type: ignore[attr-defined]
 
 
 # ---- to SB3
 
 
-def to_replay_buffer(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
+def to_replay_buffer(buffer: Any) -> ReplayBuffer:
     """See :meth:`PrioritizedReplayBuffer.to_replay_buffer`."""
     arguments = sb3_arguments_of(buffer)
     sb3_class: type[ReplayBuffer] = ReplayBuffer

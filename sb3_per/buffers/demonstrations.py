@@ -8,7 +8,7 @@ RLPD (Ball et al. 2023, arXiv 2302.02948) draws half of every batch from offline
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -20,9 +20,6 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per.buffers import inputs
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, require_scaled, scaled, unscaled
 from sb3_per.buffers.slots import join_tensors, map_arrays, read_slots
-
-if TYPE_CHECKING:
-    from sb3_per.buffers.replay import PrioritizedReplayBuffer
 
 #: Id of the first demonstration. Ids of experience stay far below.
 FIRST_ID = 2**62
@@ -74,7 +71,8 @@ class LinearShare:
 
 class Demonstrations:
     """
-    The demonstrations of a buffer, and their share of a batch. Methods take the buffer with the experience.
+    The demonstrations of a buffer, and their share of a batch. Methods take the prioritized buffer with the experience, whose
+    module imports this one.
 
     :param fraction: share of a batch at the start
     :param fraction_end: share at the end; ``None``: it stays
@@ -83,7 +81,7 @@ class Demonstrations:
     def __init__(self, fraction: float, fraction_end: float | None):
         self.share = LinearShare(fraction, fraction_end)
         #: buffer of one environment that holds them; ``None``: there are none
-        self.buffer: PrioritizedReplayBuffer | None = None
+        self.buffer: Any = None
         #: whether there are demonstrations, or a share of them is wanted
         self.are_used = fraction > 0.0
         # Whether whole batches are demonstrations.
@@ -113,9 +111,7 @@ class Demonstrations:
 
     # ---- write
 
-    def add(
-        self, experience: "PrioritizedReplayBuffer", obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any
-    ) -> None:
+    def add(self, experience: Any, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """See :meth:`PrioritizedReplayBuffer.add_demonstrations`."""
         _require_terminal_observations(experience)
         shape = np.shape(reward)
@@ -133,7 +129,7 @@ class Demonstrations:
             columns.append(Column(*(map_arrays(lambda array: array[:, env], part) for part in parts)))  # noqa: B023
         self._write(experience, columns)
 
-    def add_from(self, experience: "PrioritizedReplayBuffer", other: ReplayBuffer) -> None:
+    def add_from(self, experience: Any, other: ReplayBuffer) -> None:
         """See :meth:`PrioritizedReplayBuffer.add_demonstrations_from`."""
         _require_terminal_observations(experience)
         _require_demonstrations_in(other, experience.observation_space, experience.action_space)
@@ -153,7 +149,7 @@ class Demonstrations:
             ]
         self._write(experience, columns)
 
-    def _write(self, experience: "PrioritizedReplayBuffer", columns: list[Column]) -> None:
+    def _write(self, experience: Any, columns: list[Column]) -> None:
         """Store the steps of environments. The last step of each ends an episode. They count once all are written."""
         end = len(self) + sum(len(column.rewards) for column in columns)
         buffer = self._with_room(experience, end)
@@ -175,7 +171,7 @@ class Demonstrations:
         self.are_used = True
         buffer.count_rows_until(end)
 
-    def _with_room(self, experience: "PrioritizedReplayBuffer", n: int) -> "PrioritizedReplayBuffer":
+    def _with_room(self, experience: Any, n: int) -> Any:
         """Return the buffer if n rows fit, or a larger one: its size at least doubles, so adding takes linear time."""
         old = self.buffer
         if old is not None and n < old.buffer_size:
@@ -185,9 +181,7 @@ class Demonstrations:
             return experience.empty_twin(larger_size)
         return self._with_rows_of(old, experience, larger_size, keeps_masses=True)
 
-    def _with_rows_of(
-        self, old: "PrioritizedReplayBuffer", experience: "PrioritizedReplayBuffer", size: int, keeps_masses: bool
-    ) -> "PrioritizedReplayBuffer":
+    def _with_rows_of(self, old: Any, experience: Any, size: int, keeps_masses: bool) -> Any:
         """Make a buffer of another size, or with other settings, that holds the same demonstrations."""
         made = experience.empty_twin(size)
         rows = slice(0, old.pos)
@@ -198,7 +192,7 @@ class Demonstrations:
         made.continue_from(old, keeps_masses)
         return made
 
-    def adopt(self, buffer: "PrioritizedReplayBuffer") -> None:
+    def adopt(self, buffer: Any) -> None:
         """
         Hold the transitions of another buffer.
 
@@ -207,7 +201,7 @@ class Demonstrations:
         self.buffer = buffer
         self.are_used = True
 
-    def take_over(self, other: "Demonstrations", experience: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
+    def take_over(self, other: "Demonstrations", experience: Any, keeps_masses: bool) -> None:
         """
         Continue with the demonstrations of another buffer.
 
@@ -224,7 +218,7 @@ class Demonstrations:
 
     def draw(
         self,
-        experience: "PrioritizedReplayBuffer",
+        experience: Any,
         batch_size: int,
         series_progress: float | None,
         env: VecNormalize | None,
@@ -267,7 +261,7 @@ class Demonstrations:
             np.arange(batch_size) >= n,
         )
 
-    def _n_experience_in(self, experience: "PrioritizedReplayBuffer", batch_size: int) -> int:
+    def _n_experience_in(self, experience: Any, batch_size: int) -> int:
         """
         Count the transitions of experience in the next batch.
 
@@ -294,7 +288,7 @@ class Demonstrations:
             return 0
         return batch_size - round(share * batch_size)
 
-    def draw_observations(self, experience: "PrioritizedReplayBuffer", n: int) -> Any:
+    def draw_observations(self, experience: Any, n: int) -> Any:
         """
         Draw observations uniformly from each part.
 
@@ -314,7 +308,7 @@ class Demonstrations:
 
     # ---- update
 
-    def update(self, experience: "PrioritizedReplayBuffer", ids: np.ndarray, abs_td_errors: np.ndarray) -> int:
+    def update(self, experience: Any, ids: np.ndarray, abs_td_errors: np.ndarray) -> int:
         """
         Set the priorities of both parts. Both are checked before either is written.
 

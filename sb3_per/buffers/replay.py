@@ -35,6 +35,7 @@ from sb3_per.sampling.transition_ids import TransitionIds
 from sb3_per.utils.checks import FRACTION, check_argument, integer
 from sb3_per.utils.lock import Lock
 from sb3_per.utils.origin import is_overridden, require_unchanged
+from sb3_per.utils.parents import require_hooks
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
@@ -44,6 +45,7 @@ _CPU = th.device("cpu")
 _SB3_METHODS = tuple(getattr(BaseBuffer, name) for name in ("to_torch", "_normalize_obs", "_normalize_reward"))
 
 
+@require_hooks
 class PrioritizedReplayBuffer(ReplayBuffer):
     """
     Replay buffer that draws transitions in proportion to their priority (Schaul et al. 2016, arXiv 1511.05952).

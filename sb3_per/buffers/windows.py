@@ -6,7 +6,7 @@ numbered as in :class:`~sb3_per.sampling.transition_ids.TransitionIds`: step ``s
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -14,9 +14,6 @@ import torch as th
 from sb3_per.buffers.n_step import return_windows
 from sb3_per.buffers.state import BufferState
 from sb3_per.utils.compiled import kernel
-
-if TYPE_CHECKING:
-    from sb3_per.buffers.replay import PrioritizedReplayBuffer
 
 #: recurrent states, each of shape (n_layers, n_envs, hidden)
 States = Sequence[np.ndarray | th.Tensor]
@@ -137,7 +134,7 @@ class Windows:
             if not is_real:
                 raise ValueError(f"states must hold real numbers, not {state.dtype}")
 
-    def begin_row(self, buffer: "PrioritizedReplayBuffer", starts: np.ndarray | None, states: States | None) -> None:
+    def begin_row(self, buffer: Any, starts: np.ndarray | None, states: States | None) -> None:
         """
         Number the step that is stored next within its episode, keep the states before it, and end the episodes that it does
         not continue. Call it before the step is stored: in a buffer of one row, it overwrites the step before.
@@ -184,7 +181,7 @@ class Windows:
 
     # ---- which windows can be drawn
 
-    def changes(self, buffer: "PrioritizedReplayBuffer") -> Changes:
+    def changes(self, buffer: Any) -> Changes:
         """
         Find the windows that became complete, and those whose beginning is being overwritten. None is marked yet.
 
@@ -234,7 +231,7 @@ class Windows:
         self.is_drawable.fill(False)
         self.undecided = np.full(self.n_envs, self.oldest_anchor)
 
-    def start_over(self, buffer: "PrioritizedReplayBuffer") -> None:
+    def start_over(self, buffer: Any) -> None:
         """
         Number the rows that are there. The ends of episodes say which steps belong together; recurrent states are not known.
 
@@ -267,7 +264,7 @@ class Windows:
 
     # ---- read
 
-    def read(self, buffer: "PrioritizedReplayBuffer", slots: np.ndarray) -> WindowBatch:
+    def read(self, buffer: Any, slots: np.ndarray) -> WindowBatch:
         """
         Find the steps of windows.
 
@@ -292,7 +289,7 @@ class Windows:
             states=self._states_at(slots, numbers),
         )
 
-    def lengths_at(self, buffer: "PrioritizedReplayBuffer", slots: np.ndarray, n_steps: int) -> np.ndarray:
+    def lengths_at(self, buffer: Any, slots: np.ndarray, n_steps: int) -> np.ndarray:
         """
         Count the steps from slots on to the end of the episode, or of what is stored.
 
@@ -318,7 +315,7 @@ class Windows:
 
     # ---- save and load
 
-    def state(self, buffer: "PrioritizedReplayBuffer") -> BufferState:
+    def state(self, buffer: Any) -> BufferState:
         """
         Collect what a buffer with these rows needs, of any size. Ages count back from the step that is stored next.
 
@@ -335,7 +332,7 @@ class Windows:
         arrays = {f"recurrent_states_{i}": kept[rows // self.period, envs] for i, kept in enumerate(self.states)}
         return BufferState(numbers, {"windows_steps": self.episode_steps}, arrays)
 
-    def load(self, buffer: "PrioritizedReplayBuffer", state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+    def load(self, buffer: Any, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
         """
         Restore a state.
 
@@ -370,7 +367,7 @@ class Windows:
                 # A later step may take the place of an earlier one.
                 kept[rows // self.period, envs] = states[len(states) - len(rows) :]
 
-    def _unrolled_rows(self, buffer: "PrioritizedReplayBuffer") -> tuple[np.ndarray, np.ndarray]:
+    def _unrolled_rows(self, buffer: Any) -> tuple[np.ndarray, np.ndarray]:
         """List the rows and environments of steps from which windows are unrolled, from old to new."""
         held = np.arange(buffer.pos - buffer.size(), buffer.pos) % self.n_rows
         steps, envs = np.nonzero(self._are_unrolled_from(self.episode_steps[held]))

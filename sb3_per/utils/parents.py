@@ -26,7 +26,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "BaseModel": ("_get_constructor_parameters",),
     "SACPolicy": ("_build",),
     "BaseBuffer": ("_get_samples",),
-    "HerReplayBuffer": ("_compute_episode_length",),
+    "HerReplayBuffer": ("_compute_episode_length", "_get_real_samples", "_get_virtual_samples"),
     "BaseCallback": ("_init_callback", "_on_rollout_end", "_on_rollout_start", "_on_step", "_on_training_start"),
     "ExperimentManager": (
         "_create_sampler",
