@@ -36,6 +36,7 @@ from sb3_per import (
     PERSAC,
     PERTD3,
     PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
@@ -66,6 +67,34 @@ def draw_with_demonstrations() -> Callable[[], None]:
 def draw_goals() -> Callable[[], None]:
     space = spaces.Dict({"observation": box(10), "achieved_goal": box(3), "desired_goal": box(3)})
     return sample_and_update(filled(PrioritizedDictReplayBuffer(SIZE, space, box(4), "cpu")), 256, 2)
+
+
+class Goals:
+    """Stands in for an environment with goals: each reward is 0."""
+
+    def env_method(self, name: str, achieved: Any, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+        return [np.zeros(len(achieved), np.float32)]
+
+
+def hindsight() -> tuple[Any, tuple[Any, ...]]:
+    """Make a full buffer with HER, and a step for it."""
+    space = spaces.Dict({"observation": box(10), "achieved_goal": box(3), "desired_goal": box(3)})
+    full = PrioritizedHerReplayBuffer(20_000, space, box(4), Goals(), "cpu")  # type: ignore[arg-type]
+    obs = {key: np.ones((1, *part.shape), np.float32) for key, part in space.spaces.items()}
+    step = (obs, obs, np.ones((1, 4), np.float32), np.ones(1))
+    for i in range(20_000):
+        full.add(*step, np.array([i % 50 == 49]), [{}])
+    return full, (*step, np.zeros(1), [{}])
+
+
+def draw_hindsight() -> Callable[[], None]:
+    return sample_and_update(hindsight()[0], 256, 2)
+
+
+def add_hindsight() -> Callable[[], None]:
+    full, step = hindsight()
+    ends = itertools.cycle([*[np.zeros(1)] * 49, np.ones(1)])
+    return lambda: full.add(*step[:4], next(ends), step[5])
 
 
 def add(n_envs: int) -> Callable[[], None]:
@@ -139,6 +168,7 @@ def rows() -> Iterator[tuple[str, Callable[[], Callable[[], Any]]]]:
     for n_envs in (1, 16, 64, 1_024):
         yield f"add, {n_envs} environments", part(add, n_envs)
     yield "add, sequences", add_sequences
+    yield "add, HER", add_hindsight
     for n_envs in (1, 16):
         yield f"add, frames, {n_envs} environments", part(add_frames, n_envs)
     for n_envs in (1, 64, 1_024):
@@ -147,6 +177,7 @@ def rows() -> Iterator[tuple[str, Callable[[], Callable[[], Any]]]]:
     yield "sample 32, images", part(draw, 32, size=5_000, what=(IMAGES, ACTIONS))
     yield "sample 32, frames", draw_frames
     yield "sample 256, Dict", draw_goals
+    yield "sample 256, HER", draw_hindsight
     settings: dict[str, dict[str, Any]] = {
         "3 steps": dict(n_steps=3),
         "ranks": dict(scheme="rank"),

@@ -138,6 +138,8 @@ class Demonstrations:
         _require_terminal_observations(experience)
         _require_demonstrations_in(other, experience.observation_space, experience.action_space)
         columns = list(_columns_of(other))
+        if other is not experience and isinstance(getattr(other, "demonstrations", None), Demonstrations):
+            columns += _columns_of(other.demonstrations.buffer)
         if not columns:
             raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
         actions = np.concatenate([column.actions for column in columns])
@@ -349,7 +351,9 @@ def _set_rows(stored: Any, rows: slice, values: Any) -> None:
 
 
 def _columns_of(buffer: Any) -> Iterator[Column]:
-    """Read a buffer environment by environment, from old to new, and then its demonstrations."""
+    """Read a buffer environment by environment, from old to new; ``None``: there is none."""
+    if buffer is None:
+        return
     n_rows = buffer.size()
     first = buffer.pos if buffer.full else 0
     for env in range(buffer.n_envs):
@@ -363,9 +367,6 @@ def _columns_of(buffer: Any) -> Iterator[Column]:
                 buffer.dones.take(slots),
                 buffer.timeouts.take(slots),
             )
-    demonstrations = getattr(buffer, "demonstrations", None)
-    if demonstrations is not None and demonstrations.buffer is not None:
-        yield from _columns_of(demonstrations.buffer)
 
 
 def _rescaled(actions: np.ndarray, recorded: spaces.Space, space: spaces.Space) -> np.ndarray:

@@ -218,7 +218,7 @@ def test_share_stays_at_its_end_after_the_end_of_training():
     buffer.update_beta(-0.2)
     assert not buffer.sample(20).is_demonstration.any()
     copied = mixed(demonstration_fraction=0.5)
-    copied.load(buffer.state())
+    copied.take_over(buffer)
     assert copied.sample(20).is_demonstration.sum() == 10
 
 

@@ -151,7 +151,7 @@ def assert_same_batches(actual: Any, expected: Any, names: Sequence[str] | None 
 
 
 def assert_same_state(actual: Any, expected: Any) -> None:
-    """Check that two objects of the package have the same attributes, bit for bit; locks are ignored."""
+    """Check that two objects of the package or of its tests have the same attributes, bit for bit; locks are ignored."""
     assert type(actual) is type(expected)
     if isinstance(expected, np.ndarray):
         assert actual.dtype == expected.dtype
@@ -159,7 +159,7 @@ def assert_same_state(actual: Any, expected: Any) -> None:
     elif isinstance(expected, (list, tuple)):
         for pair in zip(actual, expected, strict=True):
             assert_same_state(*pair)
-    elif isinstance(expected, dict) or type(expected).__module__.startswith("sb3_per"):
+    elif isinstance(expected, dict) or type(expected).__module__.startswith(("sb3_per", "tests")):
         actual, expected = (d if isinstance(d, dict) else vars(d) for d in (actual, expected))
         assert actual.keys() == expected.keys()
         for key in expected.keys() - {"lock"}:
