@@ -237,7 +237,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
     def _start_tree_over(self) -> None:
         super()._start_tree_over()
-        self.windows.start_over(self)
+        self.windows.start_over(self, self.ids.first_step)
 
     def insert_new_rows(self) -> None:
         """See :meth:`PrioritizedReplayBuffer.insert_new_rows`: here with the windows that became complete."""
@@ -261,7 +261,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if isinstance(other, PrioritizedSequenceReplayBuffer):
             self.windows.continue_from(other.windows, keeps_masses)
         else:
-            self.windows.start_over(self)
+            self.windows.start_over(self, self.ids.next_step - self.size())
 
     # ---- save and load
 

@@ -231,13 +231,14 @@ class Windows:
         self.is_drawable.fill(False)
         self.undecided = np.full(self.n_envs, self.oldest_anchor)
 
-    def start_over(self, buffer: Any) -> None:
+    def start_over(self, buffer: Any, first: int) -> None:
         """
         Number the rows that are there. The ends of episodes say which steps belong together; recurrent states are not known.
 
         :param buffer: the buffer
+        :param first: step that starts an episode
         """
-        first, end = buffer.ids.next_step - buffer.size(), buffer.ids.next_step
+        end = buffer.ids.next_step
         if end > first:
             number_by_dones(self.episode_steps, buffer.dones, buffer.timeouts, first, end)
             for array in self.states:

@@ -259,8 +259,7 @@ def test_frames_of_demonstrations_are_stored_once():
     rows = batch.indices - demonstration_ids(framed)[0]
     np.testing.assert_array_equal(batch.observations.numpy(), np.array(obs)[rows, 0])
     np.testing.assert_array_equal(batch.next_observations.numpy(), np.array(next_obs)[rows, 0])
-    (store,) = framed.demonstrations.storage.frame_stores.values()
-    assert store.pool.end - store.pool.first < 2 * 60
+    assert framed.demonstrations.buffer.observations.store.n_held < 2 * 60
     plain = PrioritizedReplayBuffer.from_replay_buffer(framed, frames=None)
     np.testing.assert_array_equal(plain.demonstrations.buffer.observations[:60, 0], np.array(obs)[:, 0])
 
