@@ -308,8 +308,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         if not self.draws_all_rows:
             raise NotImplementedError(
-                f"append_rows() of {type(self).__name__} is not supported: which of its transitions can be drawn is decided at "
-                "each step. Use add()"
+                f"append_rows() of {type(self).__name__} is not supported: which of its transitions can be drawn is decided "
+                "at each step. Use add()"
             )
         if self.n_envs != 1:
             raise ValueError(f"append_rows() needs a buffer with n_envs=1, not {self.n_envs}")
