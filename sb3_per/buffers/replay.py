@@ -306,8 +306,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             ``max_priority``; ``None``: they get the largest priority
         :raises ValueError: for a buffer of several environments, another shape, values that are not numbers, or a reward that
             is NaN or infinite; nothing is stored then
-        :raises NotImplementedError: with ``optimize_memory_usage``
+        :raises NotImplementedError: with ``optimize_memory_usage``, and with HER and sequences
         """
+        if not self.draws_all_rows:
+            raise NotImplementedError(
+                f"append_rows() of {type(self).__name__} is not supported: which of its transitions can be drawn is decided "
+                "at each step. Use add()"
+            )
         if self.n_envs != 1:
             raise ValueError(f"append_rows() needs a buffer with n_envs=1, not {self.n_envs}")
         if self.optimize_memory_usage:

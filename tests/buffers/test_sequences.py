@@ -345,6 +345,18 @@ def test_sample_and_update_run_no_python_loop_over_the_batch():
     assert work[1] == work[2] == work[3]
 
 
+def test_rows_without_states_cannot_be_appended():
+    """Nothing has changed then."""
+    buffer = make_sequences(30, 1)
+    reference = Reference(buffer)
+    reference.play(9)
+    zeros = np.zeros((3, 2), np.float32)
+    with pytest.raises(NotImplementedError, match=r"append_rows\(\) of PrioritizedSequenceReplayBuffer is not supported"):
+        buffer.append_rows(zeros, zeros, zeros[:, :1], zeros[:, 0], zeros[:, 0], zeros[:, 0])
+    reference.play(5)
+    assert reference.check(buffer)
+
+
 def test_bad_settings_are_refused_before_allocation():
     for kwargs, error, message in [
         (dict(sequence_length=0), ValueError, "sequence_length .* not 0"),
