@@ -179,6 +179,7 @@ OLD_BUFFERS: list[tuple[Any, dict[str, Any], Callable[[Any], None]]] = [
 
 
 @pytest.mark.parametrize("stock, arguments, change", OLD_BUFFERS)
+@pytest.mark.filterwarnings("ignore:The last trajectory in the replay buffer will be truncated")
 def test_a_buffer_of_an_old_version_of_sb3_loads_as_the_stock_class_loads_it(stock, arguments, change, tmp_path):
     arguments = dict(arguments)
     make_env = arguments.pop("env", lambda: env_of(stock))
