@@ -62,8 +62,8 @@ def names_few_arguments(base: Any) -> Any:
 
 def has_other_defaults(base: Any) -> Any:
     class Own(base):
-        def __init__(self, *args: Any, gamma: float = 0.9, n_steps: int = 3, **kwargs: Any):
-            super().__init__(*args, gamma=gamma, n_steps=n_steps, **kwargs)
+        def __init__(self, *args: Any, gamma: float = 0.9, tau: float = 0.5, **kwargs: Any):
+            super().__init__(*args, gamma=gamma, tau=tau, **kwargs)
 
     return Own
 
@@ -416,7 +416,6 @@ def own_attributes(model: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("situation, stock", with_slow_rest(CLASSES))
-@pytest.mark.filterwarnings("ignore:`n_steps=3` is ignored")  # stock says so of a zip
 def test_a_class_of_the_user_lives_as_with_the_stock_class(situation, stock, tmp_path):
     found = []
     for number, base in enumerate((stock, OURS[stock])):
@@ -426,6 +425,18 @@ def test_a_class_of_the_user_lives_as_with_the_stock_class(situation, stock, tmp
     assert found[0][0]["n_updates"] > 0
     assert not differences(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
+
+
+def test_a_class_of_the_user_may_have_n_step_returns_by_default(tmp_path):
+    """Not compared with the stock class, whose windows cross from loaded steps to new ones."""
+
+    class Own(OURS[DQN]):  # type: ignore[misc]
+        def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.9, **kwargs: Any):
+            super().__init__(*args, n_steps=n_steps, gamma=gamma, **kwargs)
+
+    loaded = whole_life(Own, tmp_path)
+    assert (loaded.n_steps, loaded.replay_buffer.n_steps, loaded.replay_buffer.gamma) == (3, 3, 0.9)
+    assert Own.load(tmp_path / "model", n_steps=5).replay_buffer.n_steps == 5
 
 
 # ---- a buffer class of its own
