@@ -6,6 +6,8 @@ Write the mixin left of the stock algorithm: ``class PERSAC(PrioritizedOffPolicy
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch as th
@@ -14,6 +16,10 @@ from torch.nn import functional as F
 from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.algorithms.metrics import Recorded, record, weight_metrics
 from sb3_per.buffers import PrioritizedReplayBufferSamples
+
+# Optimizers whose steps of all parameters together are rounded otherwise, by up to 6e-8.
+_INEXACT_NAMES = ("NAdam", "RAdam", "ASGD", "Adafactor")  # the last one since PyTorch 2.5
+_INEXACT_FOREACH = tuple(getattr(th.optim, name) for name in _INEXACT_NAMES if hasattr(th.optim, name))
 
 
 class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
@@ -70,16 +76,18 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
         """
         # Dropout and batch norm behave differently while training.
         self.policy.set_training_mode(True)
-        self._update_learning_rate(self._optimizers())
+        optimizers = self._optimizers()
+        self._update_learning_rate(optimizers)
         recorded: Recorded = defaultdict(list)
-        for gradient_step in range(gradient_steps):
-            self._n_updates += 1
-            batch = self._draw(batch_size, gradient_step, gradient_steps)
-            td_errors, metrics = self._update(batch, gradient_step)
-            self._update_priorities(batch, td_errors, recorded)
-            record(recorded, metrics)
-            # In float64: a user's buffer may give tensors of half precision, whose squares would overflow.
-            record(recorded, weight_metrics(batch.weights.cpu().double()))
+        with foreach_enabled(optimizers):
+            for gradient_step in range(gradient_steps):
+                self._n_updates += 1
+                batch = self._draw(batch_size, gradient_step, gradient_steps)
+                td_errors, metrics = self._update(batch, gradient_step)
+                self._update_priorities(batch, td_errors, recorded)
+                record(recorded, metrics)
+                # In float64: a user's buffer may give tensors of half precision, whose squares would overflow.
+                record(recorded, weight_metrics(batch.weights.cpu().double().numpy()))
         self._log(recorded)
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
@@ -211,3 +219,29 @@ def quantile_huber_losses(quantiles: th.Tensor, target_quantiles: th.Tensor) -> 
     midpoints = (th.arange(n_quantiles, device=quantiles.device) + 0.5) / n_quantiles
     is_overestimate = (differences.detach() < 0).float()
     return (midpoints.unsqueeze(-1) - is_overestimate).abs() * huber
+
+
+@contextmanager
+def foreach_enabled(optimizers: list[th.optim.Optimizer] | th.optim.Optimizer) -> Iterator[None]:
+    """
+    Set ``foreach=True`` within a ``with`` block, so that an optimizer steps all of its parameters in a few calls. On a GPU
+    that is PyTorch's default; on a CPU it takes less time, too. The results are the same to the bit: optimizers that would
+    round otherwise do not change. What a user has set stays.
+
+    :param optimizers: optimizers to change
+    :return: context of the steps. After it, the optimizers are as before, so a zip holds those of the stock algorithm
+    """
+    undecided: list[dict[str, Any]] = []
+    for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
+        if isinstance(optimizer, _INEXACT_FOREACH):
+            continue
+        for group in optimizer.param_groups:
+            if group.get("foreach", False) is None and not group.get("fused"):
+                undecided.append(group)
+    for group in undecided:
+        group["foreach"] = True
+    try:
+        yield
+    finally:
+        for group in undecided:
+            group["foreach"] = None
