@@ -29,7 +29,7 @@ from sb3_per.zoo.hyperparameters import check_names, check_schedules, with_numbe
 from sb3_per.zoo.names import next_command
 from sb3_per.zoo.registry import PRIORITIZED
 from sb3_per.zoo.resume import newest_model, statistics_of
-from sb3_per.zoo.upstream import Manager, get_class_by_name
+from sb3_per.zoo.upstream import CALLS_CONSTRUCTOR, Manager, get_class_by_name
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -103,9 +103,9 @@ class RunManager(Manager):
             return super().setup_experiment()
         except (TypeError, ValueError, NotImplementedError, AssertionError) as error:
             raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
-            # Python refuses an unknown argument where the Zoo calls the constructor.
-            is_unknown_argument = Path(raised_in).name == "exp_manager.py" and "unexpected keyword argument" in str(error)
-            if not (Path(raised_in).is_relative_to(_PACKAGE) or is_unknown_argument):
+            # The call of a constructor with an unknown argument is RL Zoo's.
+            is_unknown_argument = isinstance(error, TypeError) and raised_in == CALLS_CONSTRUCTOR
+            if not Path(raised_in).is_relative_to(_PACKAGE) and not is_unknown_argument:
                 raise
             if self.resumed_from is None:
                 shutil.rmtree(self.save_path, ignore_errors=True)  # a run that never began

@@ -21,7 +21,10 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_per.utils.parents import WORKS_WITH, require_hooks
 
-__all__ = ["Manager", "convert_offpolicy_params", "get_class_by_name"]
+__all__ = ["CALLS_CONSTRUCTOR", "Manager", "convert_offpolicy_params", "get_class_by_name"]
+
+#: File whose code calls the constructors of algorithms.
+CALLS_CONSTRUCTOR = ExperimentManager.setup_experiment.__code__.co_filename
 
 # How errors about a run that cannot be loaded begin or end.
 _NO_MODEL = ("No model found", "No checkpoint found", "folder was not found")
