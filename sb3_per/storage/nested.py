@@ -34,18 +34,6 @@ def keyed(observations: Any) -> dict[str | None, Any]:
     return {None: observations}
 
 
-def unkeyed(by_key: dict[str | None, Any]) -> Any:
-    """
-    Undo :func:`keyed`.
-
-    :param by_key: a dictionary; with the key ``None`` for a single array
-    :return: the single array, or the dictionary
-    """
-    if None in by_key:
-        return by_key[None]
-    return by_key
-
-
 def join(first: Any, second: Any) -> Any:
     """
     Concatenate two arrays, or the arrays of two dictionaries.
