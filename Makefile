@@ -10,12 +10,14 @@ NEXT = $(if $(filter per_dqn/CartPole-v1,$(ALGO)/$(ENV)),$(BIN)/sb3-per plot --a
 WORKERS ?= 2
 PYTHON ?= python3
 BIN = .venv/bin
+# What `make newest` installs last: names, or addresses of repositories.
+NEWEST ?= stable-baselines3 sb3-contrib rl_zoo3 sbx-rl gymnasium torch
 # Versions that pip must take.
 CONSTRAINTS ?= constraints.txt
 # Tests that need no extra but `test`.
 CORE = tests/storage tests/sampling tests/buffers tests/algorithms tests/persistence
 
-.PHONY: train test pytest core lint type format doc figures dist package benchmark study study-test clean
+.PHONY: train test pytest core newest lint type format doc figures dist benchmark study study-test clean
 
 # Make .venv and install, once, and again after pyproject.toml or constraints.txt has changed. pip is upgraded first: the one that
 # comes with Python 3.10 falls back to a source distribution that cannot be built.
@@ -42,6 +44,17 @@ core: .venv/test
 lowest.txt: pyproject.toml
 	$(PYTHON) .ci/lowest.py > $@
 
+# The lowest versions of an extra. Its other packages are the newest that go with them.
+lowest-%.txt: pyproject.toml constraints.txt
+	($(PYTHON) .ci/lowest.py $* && cat constraints.txt) > $@
+
+# Quick tests with what is newest, pre-releases too, whatever pyproject.toml and constraints.txt admit.
+newest:
+	PIP_PRE=1 $(MAKE) .venv/dev CONSTRAINTS=/dev/null
+	$(BIN)/pip install --quiet --pre --upgrade --no-deps $(NEWEST)
+	$(BIN)/pip list
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,16 +76,12 @@ doc: .venv/doc
 figures: .venv/dev
 	$(BIN)/python benchmarks/figures.py
 
-# Build the wheel and the sdist, and check their contents and metadata.
+# Build the wheel and the sdist, check their contents and metadata, and use the wheel in an empty environment, as the README does.
 dist: .venv/release
-	rm -rf dist
+	rm -rf dist .venv-package
 	$(BIN)/python -m build
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
-
-# Use the wheel in an empty environment, as the README does.
-package: dist
-	rm -rf .venv-package
 	$(PYTHON) -m venv .venv-package
 	.venv-package/bin/pip install --quiet --upgrade pip
 	.venv-package/bin/pip install --quiet -c $(CONSTRAINTS) dist/*.whl
@@ -97,5 +106,5 @@ study-test: .venv-study/done
 	cd study && OMP_NUM_THREADS=1 ../.venv-study/bin/python -m pytest -n auto -m "slow or not slow" tests
 
 clean:
-	rm -rf .venv .venv-package .venv-study lowest.txt build dist *.egg-info docs/_build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-package .venv-study lowest*.txt build dist *.egg-info docs/_build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,7 +23,8 @@ from timing import tables_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BENCHMARKS = ("speed", "sbx", "distributed", "h200/speed", "h200/sbx")  # files in docs/benchmarks that have rows
+# Files in docs/benchmarks that have rows.
+BENCHMARKS = ("speed", "sbx", "distributed", "h100/speed", "h100/sbx", "h200/speed", "h200/sbx")
 _MARKED = re.compile(r"<!--figure ([^>]+?)-->(.*?)<!--/figure-->", re.DOTALL)
 
 
@@ -71,7 +72,7 @@ def missed() -> str:
     lines = ["| what | compared with | figure | target |", "|---|---|---|---|"]
     for name in BENCHMARKS:
         for key, row in measured(name).items():
-            target = targets.target_of(name.removeprefix("h200/"), key)
+            target = targets.target_of(name.rpartition("/")[2], key)
             if row["figure"] > target:
                 what = row["what"].replace("sbx.", "sb3_per.sbx.")
                 lines.append(f"| {what} | {row['against']} | {row['figure']:.3g} | {target:g} |")
@@ -86,9 +87,9 @@ def class_costs() -> str:
         for name, n in kinds:
             what = f"`sb3_per.sbx.PER{name}`" + ", eight in a call" * (n == 8)
             rows.append((what, f"{rival}'s {name}", "sbx", f"{name.lower()} {n} {rival}"))
-    lines = ["| gradient step of | compared with | on a CPU | on an H200 |", "|---|---|---|---|"]
+    lines = ["| gradient step of | compared with | on a CPU | on an H100 |", "|---|---|---|---|"]
     for what, against, file, key in rows:
-        cpu, gpu = ratio(file, f"{key} cpu"), ratio(f"h200/{file}", f"{key} cuda")
+        cpu, gpu = ratio(file, f"{key} cpu"), ratio(f"h100/{file}", f"{key} cuda")
         lines.append(f"| {what} | {against} | {cpu:.2f} | {gpu:.2f} |")
     return "\n\n" + "\n".join(lines) + "\n\n"
 
@@ -162,6 +163,13 @@ def many_environments() -> str:
     return f"{np.exp(gains.mean()):.2f} [{low:.2f}, {high:.2f}]"
 
 
+def known_length_less(algorithm: str) -> str:
+    """Say how much less time eight gradient steps take in a loop of known length."""
+    lines = (ROOT / "docs" / "benchmarks" / "h100" / "loops.md").read_text().splitlines()
+    row = next(cells(line) for line in lines if line.startswith(f"| {algorithm} | 8 |"))
+    return f"{100 * (1 - float(row[4])):.0f}%"
+
+
 _DIFFERENCE, _FACTOR = "difference [95% interval]", "factor [95% interval]"
 _RATES = "mean over the rates"
 _HALFCHEETAH = "HalfCheetah-v5, 100,000 steps | `continuous` | one rate | defaults"
@@ -175,6 +183,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "plane one gain": lambda: studied("plane-one", "defaults | uniform | mean over the tasks", _FACTOR),
     "plane one gain short": lambda: value(studied("plane-one", "defaults | uniform | mean over the tasks", _FACTOR), 2),
     "plane one no weights": lambda: studied("plane-one", "no weights | uniform | mean over the tasks", _FACTOR),
+    "plane compiled": lambda: studied("plane-compiled", "uniform, compiled | uniform | 64 x 0.1", _FACTOR),
+    "compiled solved": lambda: f"{ratio('sbx', 'solved cpu'):.2f}",
     "control gain": lambda: studied("control", "defaults | uniform | mean over the tasks", _DIFFERENCE),
     "control no weights": lambda: studied("control", "no weights | uniform | mean over the tasks", _DIFFERENCE),
     "control iqm": lambda: studied("control", "no weights", "all, in units of uniform, IQM"),
@@ -209,13 +219,18 @@ FIGURES: dict[str, Callable[[], str]] = {
     "compiled sac 8 less": lambda: less("sbx", "sac 8 SB3 cpu"),
     "compiled td3 less": lambda: less("sbx", "td3 1 SB3 cpu"),
     "compiled dqn less": lambda: less("sbx", "dqn 1 SB3 cpu"),
-    "gpu sac less": lambda: less("h200/speed", "step sac cuda"),
-    "gpu td3 more": lambda: more("h200/speed", "step td3 cuda"),
-    "gpu dqn more": lambda: more("h200/speed", "step dqn cuda"),
-    "gpu compiled sac less": lambda: less("h200/sbx", "sac 1 SB3 cuda"),
-    "gpu compiled sac 8 less": lambda: less("h200/sbx", "sac 8 SB3 cuda"),
-    "gpu compiled td3 less": lambda: less("h200/sbx", "td3 1 SB3 cuda"),
-    "gpu compiled dqn less": lambda: less("h200/sbx", "dqn 1 SB3 cuda"),
+    "gpu sac less": lambda: less("h100/speed", "step sac cuda"),
+    "gpu td3 more": lambda: more("h100/speed", "step td3 cuda"),
+    "gpu dqn more": lambda: more("h100/speed", "step dqn cuda"),
+    "gpu compiled sac less": lambda: less("h100/sbx", "sac 1 SB3 cuda"),
+    "gpu compiled sac 8 less": lambda: less("h100/sbx", "sac 8 SB3 cuda"),
+    "gpu compiled td3 less": lambda: less("h100/sbx", "td3 1 SB3 cuda"),
+    "gpu compiled td3 8 less": lambda: less("h100/sbx", "td3 8 SB3 cuda"),
+    "gpu compiled dqn less": lambda: less("h100/sbx", "dqn 1 SB3 cuda"),
+    "gpu compiled dqn 8 less": lambda: less("h100/sbx", "dqn 8 SB3 cuda"),
+    "gpu known sac less": lambda: known_length_less("SAC"),
+    "gpu known td3 less": lambda: known_length_less("TD3"),
+    "gpu known dqn less": lambda: known_length_less("DQN"),
     "sbx sac less": lambda: less("sbx", "sac 1 SBX cpu"),
     "sbx dqn less": lambda: less("sbx", "dqn 1 SBX cpu"),
     "actors less": lambda: less("distributed", "wall time, equal"),

@@ -37,6 +37,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from targets import target_of
 
 from sb3_per.compare.campaign import Job, read, run_missing
+from sb3_per.compare.statistics import mean_interval, paired_p
+from sb3_per.integrations import from_vector_env
 from sb3_per.zoo import config_path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
@@ -55,9 +57,23 @@ class Recipe(NamedTuple):
     """A script or a block of the documentation that trains, whose run must reach its target."""
 
     place: str  # a script, or a page and the heading above a block of Python that learns or a command of RL Zoo
-    env: str | Callable[[], Any]  # environment of the evaluation, as SB3's ``make_vec_env`` takes it, or a class of VecEnv
+    # environment of the evaluation, as SB3's ``make_vec_env`` takes it, or a function that makes a VecEnv
+    env: str | Callable[[], Any]
     score: str = "return"  # "return", mean of 20 episodes, or "success", share of them that reach the goal
-    word: str = ""  # word that identifies the block under the heading, and its command
+    word: str = ""  # word that identifies the block under the heading, and its command; a script gets it as an argument
+    n_seeds: int = 1  # with more than one, the script gets the seed as an argument
+
+
+def plane() -> VecEnv:
+    return VecMonitor(PlaneVecEnv(1, seed=EVALUATION_SEED))
+
+
+def reacher() -> VecEnv:
+    """Make as many environments as there are episodes."""
+    import envpool
+
+    settings = dict(num_envs=N_EPISODES, num_threads=1, seed=EVALUATION_SEED, frame_skip=4, max_episode_steps=250)
+    return from_vector_env(envpool.make("ReacherHard-v1", env_type="gymnasium", **settings), flatten=True)
 
 
 PENDULUM, CARTPOLE, BITS = "Pendulum-v1", "CartPole-v1", functools.partial(BitFlippingEnv, n_bits=10)
@@ -77,8 +93,10 @@ RECIPES = {
     "Double DQN, script": Recipe("examples/double_dqn.py", CARTPOLE),
     "one import, script": Recipe("examples/swap_import.py", PENDULUM),
     "actors, script": Recipe("examples/actors.py", PENDULUM),
-    "many environments, script": Recipe("examples/many_environments.py", PlaneVecEnv, score="success"),
+    "many environments, script": Recipe("examples/many_environments.py", plane, score="success"),
     "pairs trading, script": Recipe("examples/pairs_trading.py", PairsTradingEnv),
+    "EnvPool, script": Recipe("examples/envpool_reacher.py", reacher, n_seeds=10),
+    "EnvPool, script, uniform draws": Recipe("examples/envpool_reacher.py", reacher, word="uniform", n_seeds=10),
 }
 
 
@@ -101,7 +119,7 @@ def zoo_command(recipe: Recipe, block: Block) -> list[str]:
 def command_of(name: str) -> str:
     place = RECIPES[name].place
     if "#" not in place:
-        return f"python {place}"
+        return f"python {place} {RECIPES[name].word}".strip()
     _, block = source_of(RECIPES[name])
     if block.language == "python":
         return f'python benchmarks/recipes.py --only "{name}"'
@@ -113,6 +131,7 @@ def fingerprint(name: str) -> str:
     recipe = RECIPES[name]
     if "#" not in recipe.place:
         _, _, text = (ROOT / recipe.place).read_text().split('"""', 2)
+        text += recipe.word
     else:
         before, block = source_of(recipe)
         text = block.code
@@ -126,8 +145,12 @@ def fingerprint(name: str) -> str:
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[list[tuple[Any, float]]]:
-    """Record the models that learn within the context, with the same seed in place of their own, and their seconds."""
+def watched(keeps_seeds: bool) -> Iterator[list[tuple[Any, float]]]:
+    """
+    Record the models that learn within the context, and their seconds.
+
+    :param keeps_seeds: leave the models their own seeds; otherwise all get the same one
+    """
     runs = []
     set_random_seed, learn = BaseAlgorithm.set_random_seed, OffPolicyAlgorithm.learn
 
@@ -138,15 +161,15 @@ def watched() -> Iterator[list[tuple[Any, float]]]:
         return result
 
     seeded = mock.patch.object(BaseAlgorithm, "set_random_seed", lambda self, _=None: set_random_seed(self, SEED))
-    with seeded, mock.patch.object(OffPolicyAlgorithm, "learn", learn_timed):
+    with contextlib.nullcontext() if keeps_seeds else seeded, mock.patch.object(OffPolicyAlgorithm, "learn", learn_timed):
         yield runs
 
 
 @contextlib.contextmanager
 def elsewhere() -> Iterator[None]:
-    """Work in an empty folder, and import modules from there."""
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(sys, "path", [folder, *sys.path]):
+    """Work in an empty folder, and import modules from there, not from this one, whose sbx.py would hide the package."""
+    before, others = Path.cwd(), [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(sys, "path", [folder, *others]):
         os.chdir(folder)
         try:
             yield
@@ -154,9 +177,11 @@ def elsewhere() -> Iterator[None]:
             os.chdir(before)
 
 
-def run(recipe: Recipe) -> None:
+def run(recipe: Recipe, seed: int) -> None:
     if "#" not in recipe.place:
-        runpy.run_path(str(ROOT / recipe.place), run_name="__main__")
+        arguments = [str(seed), recipe.word] if recipe.n_seeds > 1 else []
+        with mock.patch.object(sys, "argv", [recipe.place, *arguments]):
+            runpy.run_path(str(ROOT / recipe.place), run_name="__main__")
         return
     before, block = source_of(recipe)
     if block.language == "bash":
@@ -177,8 +202,8 @@ def run(recipe: Recipe) -> None:
 
 def evaluation_env(env: str | Callable[[], Any]) -> VecEnv:
     """Make the environment of the evaluation, with the same episodes every time."""
-    if isinstance(env, type) and issubclass(env, VecEnv):
-        return VecMonitor(env(1, seed=EVALUATION_SEED))  # type: ignore[call-arg]
+    if callable(env) and isinstance(made := env(), VecEnv):
+        return made
     return make_vec_env(env, seed=EVALUATION_SEED)
 
 
@@ -206,11 +231,16 @@ def score_of(policy: Any, env: Any, score: str) -> float:
     return float(np.mean(successes) if score == "success" else mean_return)
 
 
-def train(name: str) -> dict[str, Any]:
+def train(name: str, seed: int = SEED) -> dict[str, Any]:
     """Run a recipe once. Return the steps of its last model, seconds of learning of all, and the score."""
     recipe = RECIPES[name]
-    with elsewhere(), watched() as runs, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        run(recipe)
+    with (
+        elsewhere(),
+        watched(recipe.n_seeds > 1) as runs,
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
+        run(recipe, seed)
         model = runs[-1][0]
         envs = model._wrap_env(evaluation_env(recipe.env), verbose=0)
         score = score_of(model, envs, recipe.score)
@@ -218,31 +248,56 @@ def train(name: str) -> dict[str, Any]:
 
 
 def jobs_of(names: list[str]) -> list[Job]:
-    return [(dict(recipe=name, seed=SEED, source=fingerprint(name)), (name,)) for name in names]
+    seeds = [(name, SEED + i) for name in names for i in range(RECIPES[name].n_seeds)]
+    return [(dict(recipe=name, seed=seed, source=fingerprint(name)), (name, seed)) for name, seed in seeds]
 
 
-def row_of(name: str, rows: list[dict[str, str]]) -> dict[str, str] | None:
-    return next(
-        (row for row in rows if (row["recipe"], row["seed"], row["source"]) == (name, str(SEED), fingerprint(name))), None
-    )
+def rows_of(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Find the runs of a recipe that are there, in the order of their seeds."""
+    source = fingerprint(name)
+    found = {row["seed"]: row for row in rows if (row["recipe"], row["source"]) == (name, source)}
+    return [found[seed] for seed in (str(SEED + i) for i in range(RECIPES[name].n_seeds)) if seed in found]
+
+
+def scores_of(rows: list[dict[str, str]]) -> np.ndarray:
+    return np.array([float(row["score"]) for row in rows])
+
+
+def with_interval(values: np.ndarray, digits: int) -> str:
+    """Write a value, or the mean of several with its 95% interval."""
+    middle, low, high = mean_interval(values)
+    return f"{middle:.{digits}f}" + (f" [{low:.{digits}f}, {high:.{digits}f}]" if len(values) > 1 else "")
 
 
 def report(rows: list[dict[str, str]]) -> list[str]:
     cells, missing = [], []
     for name, recipe in RECIPES.items():
-        row, digits = row_of(name, rows), 2 if recipe.score == "success" else 0
-        if row is None:
+        found, digits = rows_of(name, rows), 2 if recipe.score == "success" else 0
+        if not found:
             missing.append(name)
             continue
         path, _, heading = recipe.place.partition("#")
         anchor = heading.lower().replace(",", "").replace(" ", "-")
         link = f"[{name}](../{path.removeprefix('docs/')}#{anchor})" if heading else name
         of_random = f"{random_score(recipe.env, recipe.score):.{digits}f}"
-        what = [f"{int(row['steps']):,}", row["learning"], f"{recipe.score} {float(row['score']):.{digits}f}", of_random]
+        seconds = np.mean([int(row["learning"]) for row in found])
+        result = f"{recipe.score} {with_interval(scores_of(found), digits)}"
+        what = [f"{int(found[0]['steps']):,}", f"{seconds:.0f}", result, of_random]
         cells.append([link, f"`{command_of(name)}`", *what, f"{target_of('recipes', name):g}"])
     heading = ["recipe", "command", "steps", "seconds", "result", "random policy", "promised"]
     lines = [f"| {' | '.join(row)} |" for row in [heading, *cells]]
     lines.insert(1, "|---" * len(heading) + "|")
+    arms = [rows_of(name, rows) for name in ("EnvPool, script", "EnvPool, script, uniform draws")]
+    if all(arms):
+        pairs = list(zip(*arms, strict=False))  # in both arms, the first seeds come first
+        differences = scores_of([ours for ours, _ in pairs]) - scores_of([theirs for _, theirs in pairs])
+        lines += [
+            "",
+            f"EnvPool: means over {len(arms[0])} and {len(arms[1])} of 10 seeds, which are the first argument of the script, "
+            "with Student's 95% intervals. Other work ran on the machine, so seconds are too many. Priorities without weights "
+            f"minus uniform draws, paired by {len(pairs)} seeds: {with_interval(differences, 0)}, "
+            f"p = {paired_p(differences):.3f}.",
+        ]
     return [*lines, "", f"Not run in full yet: {'; '.join(missing)}."] if missing else lines
 
 

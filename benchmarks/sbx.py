@@ -94,13 +94,14 @@ def solved_row(device: str, quick: bool) -> Row:
 
 
 def rows(device: str, quick: bool) -> Rows:
-    for name, gradient_steps in (("SAC", 1), ("SAC", 8), ("TD3", 1), ("DQN", 1)):
-        yield from step_rows(name, gradient_steps, device, quick)
+    for name in ("SAC", "TD3", "DQN"):
+        for gradient_steps in (1, 8):
+            yield from step_rows(name, gradient_steps, device, quick)
     yield f"solved {device}", lambda: solved_row(device, quick)
 
 
 def main() -> None:
-    args = options(__doc__, "sac 1, sac 8, td3, dqn, solved").parse_args()
+    args = options(__doc__, "sac 1, sac 8, td3 1, td3 8, dqn 1, dqn 8, solved").parse_args()
     th.set_num_threads(2)
     publish(args, rows(args.device, args.quick), machine("sbx-rl", "jax"), "sbx")
 

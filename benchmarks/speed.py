@@ -37,6 +37,7 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
     SumTree,
 )
+from sb3_per.integrations import from_vector_env
 
 # Fresh processes in which the first sample is timed.
 _STARTS = 9
@@ -211,6 +212,26 @@ def start_rows(quick: bool) -> Rows:
     yield "start import", lambda: warm("import after torch and SB3, seconds", 0)
 
 
+def environment_rows(quick: bool) -> Rows:
+    """Measure a step of `from_vector_env` around EnvPool, with the ends of its episodes, against EnvPool's own step."""
+
+    def row(n_envs: int) -> Row:
+        import envpool
+
+        steps = []
+        for is_ours in (True, False):
+            pool = envpool.make("ReacherHard-v1", env_type="gymnasium", num_envs=n_envs, num_threads=1, seed=0)
+            # Staggered, so that as many episodes end in the measured steps as in a long run.
+            env = from_vector_env(pool, stagger=pool.config["max_episode_steps"], flatten=True) if is_ours else pool
+            env.reset()
+            actions = np.random.default_rng(0).uniform(-1, 1, (n_envs, 2))
+            steps.append(functools.partial(env.step, actions))
+        return compare(f"step, from_vector_env, {n_envs} environments", "EnvPool, one thread", *steps, 20)
+
+    yield "envpool 256", lambda: row(256)
+    yield "envpool 32", lambda: row(32)
+
+
 def training_rows(quick: bool, device: str) -> Rows:
     """Measure a gradient step with default networks, and a short run."""
 
@@ -239,9 +260,9 @@ def training_rows(quick: bool, device: str) -> Rows:
 
 
 def main() -> None:
-    args = timing.options(__doc__, "sample, tree, add, step, start, learn, rank, ...").parse_args()
+    args = timing.options(__doc__, "sample, tree, add, step, start, learn, rank, envpool, ...").parse_args()
     th.set_num_threads(2)
-    groups = (tree_rows, storage_rows, buffer_rows, frame_rows, file_rows, sequence_rows, start_rows)
+    groups = (tree_rows, storage_rows, buffer_rows, frame_rows, file_rows, sequence_rows, environment_rows, start_rows)
     makers = itertools.chain(*(group(args.quick) for group in groups), training_rows(args.quick, args.device))
     timing.publish(args, makers, timing.machine(), "speed")
 

@@ -1,49 +1,66 @@
 """
 What all prioritized algorithms share, with networks in PyTorch or in JAX: the buffer, learning, files and logs.
 
-Methods of SB3 that are overridden here or in a subclass, in the order in which SB3 calls them:
+The class overrides methods of SB3. In the order in which SB3 calls them:
 
-- the constructor, or ``load``: ``_setup_model``, which assigns ``replay_buffer``, a property here
+- the constructor, or ``load``: ``_setup_model``, which makes the buffer and assigns it to ``replay_buffer``, a property here
 - ``learn``: first ``_setup_learn``, and then, again and again:
 
-  1. ``collect_rollouts``. With actors, they collect. Otherwise for each step of all environments:
+  1. ``collect_rollouts``, and within it, after each step, ``_update_current_progress_remaining``: beta follows the progress
+  2. ``train``: the loop of PyTorch or JAX
 
-     - ``_sample_action`` and ``_store_transition``: recurrent agents only
-     - ``_update_current_progress_remaining``: beta follows the progress
-
-  2. ``train``: the loop of PyTorch or JAX. It calls ``_update_learning_rate``
-
-- ``save``, which calls ``_excluded_save_params``; ``save_replay_buffer`` and ``load_replay_buffer``
+- ``save``, ``save_replay_buffer`` and ``load_replay_buffer``
 """
 
 import functools
 import inspect
-import pathlib
-import pickle
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm, SelfOffPolicyAlgorithm
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq
+from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
+from stable_baselines3.common.save_util import json_to_data
+from stable_baselines3.common.type_aliases import GymEnv, ReplayBufferSamples, RolloutReturn, TrainFreq
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.algorithms import buffer_choice, checkpoints, pretraining
-from sb3_per.algorithms.arguments import check_agreement, check_arguments, check_order, name_of_users_train, show_arguments
-from sb3_per.algorithms.checkpoints import PathOrFile
+from sb3_per.algorithms import pretraining
+from sb3_per.algorithms.action_spaces import require_fitting_actions
+from sb3_per.algorithms.checkpoints import (
+    GIVEN_TO_LOAD,
+    NO_ENTRY,
+    ZIP_ENTRY,
+    PathOrFile,
+    saved_settings,
+    settings_to_save,
+    write_zip,
+)
 from sb3_per.algorithms.collecting import collecting_env_in
-from sb3_per.algorithms.loaded_buffer import adapted_to_model
-from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
-from sb3_per.algorithms.wrapper_order import require_normalized_last
-from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import SETTING_NAMES
+from sb3_per.algorithms.metrics import Recorded, demonstration_metrics, record
+from sb3_per.algorithms.signatures import shows_arguments_of
+from sb3_per.buffers import (
+    IgnoredSettingWarning,
+    PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedReplayBufferSamples,
+    PrioritizedSequenceReplayBuffer,
+    hooks,
+)
+from sb3_per.buffers.settings import SCHEME_SETTINGS, SETTING_NAMES, BufferSettings, with_both_betas
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
+from sb3_per.sampling.schemes import SCHEMES, make_scheme
+from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
+from sb3_per.utils.checks import FRACTION, check_argument, integer
+from sb3_per.utils.parents import require_hooks
 
 
 class PrioritizedAlgorithm(OffPolicyAlgorithm):
@@ -55,11 +72,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     observation space, and a buffer class of SB3 is replaced by its prioritized counterpart. ``replay_buffer_kwargs``
     configures the buffer, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`; ``n_steps`` and ``gamma`` reach it too.
 
-    :raises TypeError: for an unknown keyword, or ``replay_buffer_kwargs`` that are no dictionary, or if the stock algorithm
-        stands left of this class
     :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` or ``gamma`` that
-        contradicts the one in ``replay_buffer_kwargs``. In a subclass whose constructor takes ``*args``, only keyword
-        arguments are checked
+        contradicts the one in ``replay_buffer_kwargs``
     """
 
     #: Whether the critics' loss is one of scalar TD errors. LAP and PAL replace it, and are refused where there is none.
@@ -71,40 +85,118 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     #: Whether the actors of :mod:`sb3_per.distributed` can act with copies of the policy. If not, they are refused.
     can_act_in_copies: ClassVar[bool] = True
 
-    #: Arguments of the stock constructor that have another default here, by name. The signature shows them, and the
-    #: constructor applies them with :func:`~sb3_per.algorithms.arguments.with_defaults`.
-    changed_defaults: ClassVar[dict[str, Any]] = {}
+    #: Arguments of the algorithm that its buffer gets too, with their defaults.
+    shared_arguments: ClassVar[dict[str, Any]] = {"n_steps": 1, "gamma": 0.99}
 
     # Whether the next step follows the newest one in the buffer. If not, `learn` ends the episodes in the buffer.
-    _next_step_follows_buffer = False
+    _buffer_continues = False
 
     # ---- construction
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        show_arguments(cls, cls.changed_defaults)
+        require_hooks(cls)
 
-    # Type checkers must look past this class, at the constructor of the stock algorithm.
-    if not TYPE_CHECKING:
-        # Check arguments before any constructor runs: the stock one would refuse an unknown name without a hint. An
-        # `__init__` here would stand between a user's class and the stock algorithm, and hide its arguments.
-        def __new__(cls, *args, **kwargs):  # noqa: D102
-            check_order(cls, PrioritizedAlgorithm)
-            check_arguments(cls, kwargs)
-            check_agreement(cls, {**inspect.signature(cls).bind_partial(*args).arguments, **kwargs})
-            return super().__new__(cls)
+    @classmethod
+    def _wrap_env(cls, env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        wrapped = super()._wrap_env(env, verbose, monitor_wrapper)
+        require_fitting_actions(cls, wrapped.action_space)
+        return wrapped
 
     def _setup_model(self) -> None:
-        buffer_choice.resolve_arguments(self)
-        buffer_choice.adopt_given_buffer(self)
-        with buffer_choice.complete_kwargs(self), warnings.catch_warnings():
-            # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
-            warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
-            super()._setup_model()
-        buffer_choice.keep_absolute_folder(self)
+        """Settle class and settings of the buffer, so that the stock algorithm makes a prioritized one."""
+        beta = self._settle_settings()
+        self.replay_buffer_class = self._prioritized_class(self.replay_buffer_class)
+        if self.replay_buffer is not None:
+            self.replay_buffer = self.replay_buffer  # `load` was given it: SB3 has set it past the property
+        # SB3 makes the buffer from the attribute. The model keeps, and saves, only what the user gave.
+        settings = self.replay_buffer_kwargs
+        self.replay_buffer_kwargs = self._buffer_settings()
+        try:
+            with warnings.catch_warnings():
+                # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
+                warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
+                super()._setup_model()
+        finally:
+            self.replay_buffer_kwargs = settings
+        if "storage_folder" in settings:  # as an absolute path, because a zip may be loaded from elsewhere
+            settings["storage_folder"] = self.replay_buffer.settings.storage_folder
+        self.replay_buffer.beta_schedule.go_on_from(beta)
+        for name in (ZIP_ENTRY, GIVEN_TO_LOAD):
+            vars(self).pop(name, None)
         collecting_env = collecting_env_in(self.env)
         if collecting_env is not None:
             collecting_env.check_supported(self)
+
+    def _settle_settings(self) -> float:
+        """
+        Bring together the settings of the buffer: from a zip, from the user, and from the environment. A second call changes
+        nothing.
+
+        :return: beta of the zip; 0 without one
+        :raises ValueError: for an ``n_steps`` or ``gamma`` that contradicts the algorithm's
+        """
+        settings = dict(with_both_betas(self.replay_buffer_kwargs))  # the caller's dictionary must not change
+        beta = 0.0
+        given = vars(self).get(GIVEN_TO_LOAD)
+        if given is not None:
+            saved = json_to_data(vars(self).get(ZIP_ENTRY, NO_ENTRY))
+            beta = saved.get("beta", 0.0)
+            if "replay_buffer_kwargs" not in given:
+                settings.update(saved_settings(saved))
+                # A zip of the stock algorithm has them twice. The attribute may have changed since.
+                for name, default in self.shared_arguments.items():
+                    if name in given or getattr(self, name) != default:
+                        settings.pop(name, None)
+        for name, default in self.shared_arguments.items():
+            value = settings.pop(name, getattr(self, name))
+            if getattr(self, name) not in (default, value):
+                raise ValueError(
+                    f"{name}={getattr(self, name)} contradicts {name}={value} in replay_buffer_kwargs: give {name} to "
+                    f"{type(self).__name__} alone"
+                )
+            setattr(self, name, value)
+        check_argument("n_steps", self.n_steps, integer())  # before SB3 compares it
+        check_argument("gamma", self.gamma, FRACTION)
+        if settings.get("frames") == "auto":
+            settings["frames"] = frames_of_env(self.env, self.observation_space)
+        require_stack_of_env(settings.get("frames"), self.env)
+        self.replay_buffer_kwargs = settings
+        return beta
+
+    def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
+        """Choose the class of the buffer, if the user names none or a class of SB3."""
+        if isinstance(self.observation_space, spaces.Dict):
+            return PrioritizedDictReplayBuffer
+        return PrioritizedReplayBuffer
+
+    def _prioritized_class(self, given: type | None) -> type[PrioritizedReplayBuffer]:
+        """
+        Find the prioritized counterpart of a class of SB3.
+
+        :param given: class of a buffer; ``None``: the algorithm chooses
+        :return: prioritized class
+        :raises ValueError: for any other class that is not prioritized
+        """
+        if given in (None, ReplayBuffer, DictReplayBuffer, NStepReplayBuffer):
+            return self._default_buffer_class()
+        if given is HerReplayBuffer:
+            return PrioritizedHerReplayBuffer
+        if not issubclass(given, PrioritizedReplayBuffer):
+            name = type(self).__name__
+            base = PrioritizedHerReplayBuffer if issubclass(given, HerReplayBuffer) else self._default_buffer_class()
+            raise ValueError(
+                f"{name} needs a prioritized replay buffer, and {given.__name__} is not: use a subclass of {base.__name__}, "
+                f"or leave the choice of the buffer to {name}"
+            )
+        return given
+
+    def _buffer_settings(self) -> dict[str, Any]:
+        """Collect the keyword arguments of the buffer in a new dictionary."""
+        settings = dict(self.replay_buffer_kwargs)
+        if self.n_steps > 1:  # as in SB3, so that a user's class with the arguments of SB3's buffers needs no others
+            settings.update(n_steps=self.n_steps, gamma=self.gamma)
+        return settings
 
     # ---- the buffer
 
@@ -120,7 +212,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: for any other class, or a buffer of another shape. Nothing changes then
         :raises NotImplementedError: for a buffer that the algorithm cannot learn from. Nothing changes then
         """
-        # Kept under the name of the property, because SB3's `save` leaves this name out.
+        # Kept under the name of the property: SB3 leaves this name out of a zip, unless the user includes it.
         try:
             buffer: PrioritizedReplayBuffer = vars(self)["replay_buffer"]
         except KeyError:
@@ -129,101 +221,97 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     @replay_buffer.setter
     def replay_buffer(self, buffer: ReplayBuffer | None) -> None:
-        taken = None
-        if buffer is not None:
-            taken = buffer_choice.accepted_buffer(self, buffer)
-            taken.update_reminder.learner = name_of_users_train(type(self))
-            if isinstance(taken, HerReplayBuffer) and not buffer_choice.has_hindsight(self):
-                self.replay_buffer_class = type(taken)  # a zip makes the same kind again
+        if buffer is None:
+            taken = None
+        else:
+            taken = buffer if isinstance(buffer, PrioritizedReplayBuffer) else self._prioritized(buffer)
+            self._check_buffer(taken)
+            if taken is not buffer and buffer.size() == 0:
+                warnings.warn(
+                    f"The empty {type(buffer).__name__} became a {type(taken).__name__} that shares its arrays, not its "
+                    "position: add transitions to model.replay_buffer. What is added to the old buffer is never drawn",
+                    stacklevel=2,
+                )
         vars(self)["replay_buffer"] = taken
-        self._next_step_follows_buffer = False
+        self._buffer_continues = False
 
     @replay_buffer.deleter
     def replay_buffer(self) -> None:
-        del vars(self)["replay_buffer"]
+        del vars(self)["replay_buffer"]  # to save RAM, as SB3 allows
 
-    def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
-        """Choose the class of the buffer, if the user names none or a class of SB3."""
-        if isinstance(self.observation_space, spaces.Dict):
-            return PrioritizedDictReplayBuffer
-        return PrioritizedReplayBuffer
+    def _prioritized(self, buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
+        """
+        Make a prioritized buffer of one of SB3, with the settings of the model. It shares the arrays.
 
-    def _buffer_settings(self) -> dict[str, Any]:
-        """Collect the keyword arguments of the buffer in a new dictionary."""
-        settings = {**self.replay_buffer_kwargs, "n_steps": self.n_steps, "gamma": self.gamma}
-        if buffer_choice.has_hindsight(self):
-            # Not in the attribute, which is saved: environments cannot be saved.
-            assert self.env is not None, "HER needs an environment: pass one to the constructor or to load()"
-            settings["env"] = self.env
-        return settings
+        :param buffer: buffer of SB3
+        :return: prioritized buffer
+        :raises ValueError: for a buffer of any other class
+        """
+        buffer_class: Any = self._prioritized_class(type(buffer))
+        if not hasattr(buffer, "handle_timeout_termination"):
+            # Pickled by an SB3 before 2.1. SB3's `load_replay_buffer` does this after the assignment, which is too late here.
+            buffer.handle_timeout_termination = False
+            buffer.timeouts = np.zeros_like(buffer.dones)
+        self._settle_settings()  # a subclass may assign a buffer before `_setup_model`
+        own_class = self.replay_buffer_class
+        if own_class is not None and issubclass(own_class, buffer_class):
+            buffer_class = own_class
+        settings = self._buffer_settings()
+        if isinstance(buffer, NStepReplayBuffer):
+            settings.update(n_steps=buffer.n_steps, gamma=buffer.gamma)
+        made: PrioritizedReplayBuffer = buffer_class.from_replay_buffer(buffer, **settings)
+        made.device = self.device
+        return made
 
     def _check_buffer(self, buffer: PrioritizedReplayBuffer) -> None:
         """
         Refuse a buffer that this algorithm cannot learn from.
 
         :param buffer: the buffer
+        :raises ValueError: for a buffer of another shape
         :raises NotImplementedError: for a combination that is not supported
         """
-        buffer_choice.check_supported(self, buffer)
-
-    def _empty_buffer(self) -> PrioritizedReplayBuffer:
-        """Make a buffer as the stock algorithm does."""
-        buffer_class: Any = self.replay_buffer_class
-        buffer: PrioritizedReplayBuffer = buffer_class(
-            self.buffer_size,
-            self.observation_space,
-            self.action_space,
-            device=self.device,
-            n_envs=self.n_envs,
-            optimize_memory_usage=self.optimize_memory_usage,
-            **self._buffer_settings(),
-        )
-        return buffer
+        name = type(self).__name__
+        found = (buffer.n_envs, buffer.obs_shape, buffer.action_dim)
+        wanted = (self.n_envs, get_obs_shape(self.observation_space), get_action_dim(self.action_space))
+        if found != wanted:
+            raise ValueError(
+                f"The {type(buffer).__name__} does not fit this model: it has (n_envs, observation shape, action dimension) "
+                f"{found}, the model {wanted}"
+            )
+        if buffer.scheme.replaces_loss and not self.has_scalar_td_loss:
+            raise NotImplementedError(
+                f"{name} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD error, and this "
+                f"algorithm regresses quantiles. Use one of {[each for each in SCHEMES if not SCHEMES[each].replaces_loss]}"
+            )
+        is_recurrent = issubclass(self._default_buffer_class(), PrioritizedSequenceReplayBuffer)
+        if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not is_recurrent:
+            raise NotImplementedError(
+                f"{name} with {type(buffer).__name__} is not supported: it is not recurrent and learns from single "
+                "transitions. Use a recurrent algorithm, such as PERRecurrentDQN"
+            )
+        if buffer.settings.actor_batch != "prioritized" and not self.has_actor:
+            raise NotImplementedError(
+                f"{name} with actor_batch={buffer.settings.actor_batch!r} is not supported: it has no actor. Leave the "
+                "setting out"
+            )
 
     # ---- learning
 
-    def learn(
-        self: SelfOffPolicyAlgorithm,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str | None = None,
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfOffPolicyAlgorithm:
+    @shows_arguments_of(OffPolicyAlgorithm.learn)
+    def learn(self: SelfOffPolicyAlgorithm, *args: Any, **kwargs: Any) -> SelfOffPolicyAlgorithm:
         """
         See SB3. Environments of actors collect themselves, see :func:`sb3_per.distributed.make_actors`.
 
-        :param total_timesteps: number of steps, over all environments
-        :param callback: called at every step
-        :param log_interval: number of episodes between two records
-        :param tb_log_name: name of the run in TensorBoard; ``None``: that of the stock algorithm, e.g. ``DQN``, so that a run
-            which either class resumes stays one run
-        :param reset_num_timesteps: ``False``: continue counting, in the newest run of this name
-        :param progress_bar: whether to show a progress bar
+        :param args: arguments of the stock algorithm
+        :param kwargs: keyword arguments of the stock algorithm
         :return: this model
-        :raises ImportError: if ``tensorboard_log`` was given, without a logger of your own, and TensorBoard is not installed
         """
-        if self.tensorboard_log is not None and not self._custom_logger:
-            try:
-                import tensorboard  # noqa: F401
-            except ImportError as error:
-                command = 'pip install "tensorboard", or pip install ".[extra]" in a clone of this package'
-                raise ImportError(f"tensorboard_log needs tensorboard: {command}") from error
-        arguments: dict[str, Any] = dict(
-            total_timesteps=total_timesteps,
-            callback=callback,
-            log_interval=log_interval,
-            reset_num_timesteps=reset_num_timesteps,
-            progress_bar=progress_bar,
-        )
-        if tb_log_name is not None:
-            arguments["tb_log_name"] = tb_log_name
         collecting_env = collecting_env_in(self.env)
         if collecting_env is None:
-            return super().learn(**arguments)
-        with collecting_env.acting_for(self):  # type: ignore[arg-type]
-            return super().learn(**arguments)
+            return super().learn(*args, **kwargs)
+        with collecting_env.acting_for(self):
+            return super().learn(*args, **kwargs)
 
     def collect_rollouts(
         self,
@@ -236,7 +324,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         log_interval: int | None = None,
     ) -> RolloutReturn:
         """
-        See SB3. While actors act, they collect.
+        See SB3. While actors act, they collect, see :func:`sb3_per.distributed.make_actors`.
 
         :param env: training environments
         :param callback: called at every step
@@ -253,30 +341,44 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         return super().collect_rollouts(env, callback, train_freq, replay_buffer, action_noise, learning_starts, log_interval)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        require_normalized_last(self.env, self.get_vec_normalize_env(), self.observation_space)
-        if self.replay_buffer is None:
-            raise ValueError(
-                f"This {type(self).__name__} has no replay buffer: assign one to model.replay_buffer, or load one with "
-                "load_replay_buffer()"
-            )
-        buffer_choice.warn_of_unused_settings(self)
+        self._warn_of_unused_settings()
         if self.replay_buffer.mixture.draws_demonstrations:
             pretraining.start_statistics(self.replay_buffer, self.get_vec_normalize_env())
         before = self._last_obs
-        prepared = super()._setup_learn(*args, **kwargs)
-        self._end_episodes_if_reset(before)
+        try:
+            prepared = super()._setup_learn(*args, **kwargs)
+        except ImportError as error:  # SB3 says that TensorBoard, or tqdm and rich, are missing
+            command = 'pip install "tensorboard" "tqdm" "rich", or pip install ".[extra]" in a clone of this package'
+            raise ImportError(f"{error} Install what is missing: {command}") from error
+        was_reset = self._last_obs is not before
+        if was_reset or not self._buffer_continues:
+            self.replay_buffer.end_episodes()
+        self._buffer_continues = True
         return prepared
 
-    def _end_episodes_if_reset(self, before: Any) -> None:
+    def _warn_of_unused_settings(self) -> None:
         """
-        End the episodes in the buffer, unless the next step follows the newest one there.
+        Warn of settings of the buffer that have no effect in ``learn``.
 
-        :param before: newest observations before SB3 prepared ``learn``, which may have reset the environments
+        :warns IgnoredSettingWarning: for TD errors of new transitions that nobody gives, and a ``recency`` that the buffer is
+            too small for
         """
-        was_reset = self._last_obs is not before
-        if was_reset or not self._next_step_follows_buffer:
-            self.replay_buffer.end_episodes()
-        self._next_step_follows_buffer = True
+        buffer = self.replay_buffer
+        gets_td_errors = collecting_env_in(self.env) is not None or hooks.is_overridden(buffer, "add")
+        if buffer.settings.initial_priority == "td_error" and not gets_td_errors:
+            warnings.warn(
+                "initial_priority='td_error' has no effect in learn(): SB3 passes no td_errors to add(), so new transitions "
+                "get the largest priority. Use make_actors() for the environments, or call add() in a loop of your own",
+                IgnoredSettingWarning,
+            )
+        recency_min = buffer.settings.recency_min
+        capacity = buffer.buffer_size * buffer.n_envs
+        if buffer.settings.recency < 1.0 and recency_min >= capacity:
+            warnings.warn(
+                f"recency={buffer.settings.recency} has no effect: draws see the newest recency_min={recency_min} transitions "
+                f"at least, and the buffer holds {capacity}",
+                IgnoredSettingWarning,
+            )
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         # SB3 calls this within `learn` alone. Elsewhere, e.g. in `pretrain`, the progress is that of an earlier run.
@@ -303,9 +405,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :param progress_bar: whether to show a progress bar with tqdm and rich, as in ``learn``
         :return: this model
         :raises ValueError: for a number below 1, or without demonstrations
-        :raises ImportError: for a progress bar without tqdm or rich
         """
-        pretraining.pretrain(self, gradient_steps, log_interval, progress_bar)  # type: ignore[arg-type]
+        pretraining.pretrain(self, gradient_steps, log_interval, progress_bar)
         return self
 
     # ---- parts of train(), for PyTorch and JAX
@@ -319,59 +420,73 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :param gradient_steps: number of steps of the call
         :return: the batch
         """
-        if batch_size is None:
-            batch_size = self.batch_size
+        arguments: dict[str, Any] = {}  # a user's buffer may override `sample` with SB3's arguments alone
         if gradient_steps > 1 and self.replay_buffer.settings.recency < 1.0:
-            progress = (gradient_step + 1) / gradient_steps  # k/K of step k of K, which `recency` needs
-            return self.replay_buffer.sample(batch_size, env=self._vec_normalize_env, series_progress=progress)
-        # A user's buffer may override `sample` with SB3's arguments alone.
-        return self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            arguments["series_progress"] = (gradient_step + 1) / gradient_steps  # k/K of step k of K, which `recency` needs
+        size = self.batch_size if batch_size is None else batch_size
+        batch: Any = self.replay_buffer.sample(size, env=self.get_vec_normalize_env(), **arguments)
+        if not hasattr(batch, "weights"):
+            # A user's `sample` may return SB3's class, e.g. to join batches of two buffers. Without ids no priority changes:
+            # all stay equal, and weights of 1 are right.
+            stock = ReplayBufferSamples(*batch)
+            batch = PrioritizedReplayBufferSamples(*stock, th.ones_like(stock.rewards), np.empty(0, np.int64))
+        drawn: PrioritizedReplayBufferSamples = batch
+        return drawn
 
-    def _update_priorities(self, batch: PrioritizedReplayBufferSamples, td_errors: Any, metrics: MeanMetrics) -> None:
+    def _update_priorities(self, batch: PrioritizedReplayBufferSamples, td_errors: Any, recorded: Recorded) -> None:
         """
-        Set the priorities of a batch, and record its metrics.
+        Set the priorities of a batch, and record its demonstrations.
 
         :param batch: the batch
         :param td_errors: its signed unweighted TD errors, an array or a tensor of shape (batch_size, n_critics)
-        :param metrics: metrics of this call of ``train``
+        :param recorded: numbers of this call of ``train``
         :raises ValueError: for TD errors that are NaN or infinite. The networks have made their step then, but no priority
             has changed
         """
-        self.replay_buffer.update_priorities(batch.indices, td_errors)
+        if len(batch.indices):
+            self.replay_buffer.update_priorities(batch.indices, td_errors)
         if batch.is_demonstration is not None:
-            metrics.add(demonstration_metrics(batch.is_demonstration, td_errors, self.replay_buffer.scheme))
+            record(recorded, demonstration_metrics(batch.is_demonstration, td_errors, self.replay_buffer.scheme))
 
-    def _log(self, metrics: MeanMetrics) -> None:
+    def _log(self, recorded: Recorded) -> None:
         """
         Log the means over a call of ``train``.
 
-        :param metrics: metrics of its gradient steps
+        :param recorded: numbers of its gradient steps. A name without a slash is logged as ``train/name``
         """
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        for name, mean in metrics.means().items():
-            self.logger.record(name, mean)
+        for name, values in recorded.items():
+            self.logger.record(name if "/" in name else f"train/{name}", np.mean(values))
         self.logger.record("per/beta", self.replay_buffer.beta)
         self.logger.record("per/max_priority", self.replay_buffer.max_priority)
 
-    # ---- files
+    # ---- files of the model
 
     def save(self, path: PathOrFile, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> None:
         """
-        Save the model. The stock algorithm can load the zip too, and ignores the settings of the buffer. A zip of the same
-        name stays until this one is complete.
+        Save the model, see SB3. The stock algorithm can load the zip too, and ignores the settings of prioritization. A zip of
+        the same name stays until this one is complete.
 
         :param path: path of the zip file
         :param exclude: names of further attributes to leave out
         :param include: names of attributes to save even if they are left out by default
-        :warns UserWarning: if the stock algorithm refuses the zip, because of n-step returns that it does not support
         """
-        checkpoints.warn_if_stock_refuses(self)
-        save = super().save
-        with checkpoints.stock_attributes(self):
-            checkpoints.write_zip(path, lambda file: save(file, exclude, include))
+        # SB3 saves attributes as they are: those of a copy become what the stock algorithm knows. A class of the user's may
+        # say how it is copied and pickled, which is not what is wanted here.
+        stock = object.__new__(type(self))
+        vars(stock).update(vars(self))
+        if self.replay_buffer_class is PrioritizedHerReplayBuffer:
+            stock.replay_buffer_class = HerReplayBuffer
+        elif self.replay_buffer_class is self._default_buffer_class():
+            stock.replay_buffer_class = None  # the stock algorithm chooses its own
+        buffer = getattr(self, "replay_buffer", None)  # a user may have deleted it
+        beta = 0.0 if buffer is None else buffer.beta
+        stock.replay_buffer_kwargs, entry = settings_to_save(self.replay_buffer_kwargs, beta)
+        setattr(stock, ZIP_ENTRY, entry)
+        write_zip(path, lambda file: super(PrioritizedAlgorithm, stock).save(file, exclude, include))
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_next_step_follows_buffer", "saved_buffers"]
+        return [*super()._excluded_save_params(), "_buffer_continues", "saved_buffers"]
 
     @classmethod
     def load(
@@ -385,8 +500,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         **kwargs: Any,
     ) -> SelfOffPolicyAlgorithm:
         """
-        Load a model from a zip of this class or of the stock algorithm, see SB3. Beta goes on where it was, also with other
-        ``replay_buffer_kwargs``.
+        Load a model from a zip of this class or of the stock algorithm, see SB3. ``replay_buffer_kwargs`` replaces all
+        settings of the zip. Beta goes on where it was.
 
         :param path: path of the zip file
         :param env: environment to continue with
@@ -397,27 +512,21 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :param kwargs: attributes to change
         :return: the model
         :raises TypeError: for a setting of the buffer that is given as an attribute
-        :raises ValueError: for an ``n_steps`` or ``gamma`` that contradicts the one in ``replay_buffer_kwargs``, or the zip of
-            another algorithm
         """
-        # Other names may be attributes of a user's class.
-        check_arguments(cls, {name: value for name, value in kwargs.items() if name in SETTING_NAMES})
-        check_agreement(cls, kwargs)
-        if "replay_buffer_class" in kwargs and kwargs["replay_buffer_class"] is None:
-            del kwargs["replay_buffer_class"]  # the class of the zip, so that HER stays HER
-        saved = checkpoints.read_saved(path, custom_objects)
-        checkpoints.check_policy(cls, saved.policy_class)  # type: ignore[arg-type]
-        replaced = {*kwargs, *(custom_objects or {})}
-        if "replay_buffer_kwargs" not in replaced:
-            # SB3 makes these arguments attributes, and then makes the buffer from them.
-            kwargs["replay_buffer_kwargs"] = saved.buffer_settings(replaced)
-        model: Any = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
-        vars(model).pop(checkpoints.ZIP_ENTRY, None)  # SB3 makes all entries of the zip attributes
-        model.replay_buffer.beta_schedule.go_on_from(saved.beta)
-        return model
+        misplaced = kwargs.keys() & set(SETTING_NAMES) - inspect.signature(cls).parameters.keys()
+        for name in sorted(misplaced):
+            raise TypeError(
+                f"{cls.__name__} has no argument {name!r}: did you mean {cls.__name__}.load(..., "
+                f"replay_buffer_kwargs=dict({name}={kwargs[name]!r}))?"
+            )
+        # SB3 makes keyword arguments attributes. `_setup_model` looks at this one, and removes it.
+        kwargs[GIVEN_TO_LOAD] = [*kwargs, *(custom_objects or {})]
+        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+
+    # ---- files of the buffer
 
     @functools.cached_property
-    def saved_buffers(self) -> dict[pathlib.Path, SavedBuffer]:
+    def saved_buffers(self) -> dict[Path, SavedBuffer]:
         """Directories that the buffer was saved to or loaded from, by path. The next save to one writes only what is new."""
         return {}
 
@@ -434,8 +543,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: for a ``keep`` below 1, or what a directory cannot hold, e.g. infos
         :raises OSError: e.g. on a full disk; the directory then keeps its last complete save
         """
-        if isinstance(path, (str, pathlib.Path)) and pathlib.Path(path).suffix == SUFFIX:
-            assert self.replay_buffer is not None, "The replay buffer is not defined"
+        if isinstance(path, (str, Path)) and Path(path).suffix == SUFFIX:
             directory, _ = located(path)
             saved = self.saved_buffers.setdefault(directory, SavedBuffer(directory))
             saved.save(self.replay_buffer, self.num_timesteps, full, keep)
@@ -459,48 +567,58 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             from the file**
         :param truncate_last_traj: HER only: whether to end the last episode; ``False``: the environments continue it. Other
             buffers end it at the next ``learn``
-        :raises ValueError: for a damaged buffer, or one with another shape, number of environments or kind. Nothing changes
-            then
+        :raises ValueError: for a damaged buffer, or one with another shape, number of environments or kind
         :raises FileNotFoundError: if there is no such file or directory
         """
-        attributes = vars(self)
-        before = dict(attributes)
-        try:
-            if isinstance(path, (str, pathlib.Path)) and is_buffer_path(pathlib.Path(path)):
-                self._load_buffer_directory(path, truncate_last_traj)
-            else:
-                self._load_buffer_pickle(path, truncate_last_traj)
-        except BaseException:
-            # SB3 may have assigned a buffer that does not fit: restore all attributes.
-            for name in attributes.keys() - before.keys():
-                del attributes[name]
-            attributes.update(before)
-            raise
-        if before.get("replay_buffer") is not None:
-            self.replay_buffer.beta_schedule.go_on_from(before["replay_buffer"].beta)
-        if isinstance(self.replay_buffer, HerReplayBuffer) and not truncate_last_traj:
-            self._next_step_follows_buffer = True  # unless `learn` resets the environments
-
-    def _load_buffer_directory(self, path: str | pathlib.Path, truncate_last_traj: bool) -> None:
-        live: PrioritizedReplayBuffer | None = vars(self).get("replay_buffer")
-        directory, generation = located(path)
-        saved = self.saved_buffers.setdefault(directory, SavedBuffer(directory))
-        loaded = saved.load(self._empty_buffer() if live is None else live, generation)
-        if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
-            loaded.truncate_last_trajectory()
-        if live is not None and live.size() == 0:
-            # Others may hold the empty buffer, e.g. a callback.
-            loaded.beta_schedule.go_on_from(live.beta)
-            live.take_over(loaded)
-            loaded = live
-        self.replay_buffer = loaded
-
-    def _load_buffer_pickle(self, path: PathOrFile, truncate_last_traj: bool) -> None:
-        try:
+        before = getattr(self, "replay_buffer", None)  # a user may have deleted it
+        if isinstance(path, (str, Path)) and is_buffer_path(Path(path)):
+            if before is None:
+                raise ValueError(
+                    f"{path} holds transitions alone, and this model has no buffer, which has class and settings: load the "
+                    "model again"
+                )
+            directory, generation = located(path)
+            saved = self.saved_buffers.get(directory, SavedBuffer(directory))
+            loaded = saved.load(before, generation)
+            if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
+                loaded.truncate_last_trajectory()
+            self.replay_buffer = loaded
+            self.saved_buffers[directory] = saved
+        else:
             super().load_replay_buffer(path, truncate_last_traj)
-        except pickle.UnpicklingError as error:
-            raise ValueError(
-                f"{path} is damaged, or is the zip of a model, not a replay buffer: load it with load(), and give "
-                "load_replay_buffer() what save_replay_buffer() wrote"
-            ) from error
-        self.replay_buffer = adapted_to_model(self, self.replay_buffer)
+            self.replay_buffer = self._with_own_settings(self.replay_buffer)
+        if before is not None:
+            self.replay_buffer.beta_schedule.go_on_from(before.beta)
+        if isinstance(self.replay_buffer, HerReplayBuffer) and not truncate_last_traj:
+            self._buffer_continues = True  # unless `learn` resets the environments
+
+    def _with_own_settings(self, buffer: PrioritizedReplayBuffer) -> PrioritizedReplayBuffer:
+        """
+        Give an unpickled buffer the class and the settings that this model names, and warn of those that differ. The others
+        stay.
+
+        :param buffer: prioritized buffer from a file
+        :return: the same buffer, or one with the same transitions
+        """
+        found = {name: getattr(buffer.settings, name) for name in BufferSettings.names()}
+        found.update((name, getattr(buffer, name)) for name in buffer.extra_arguments)
+        wanted = {**self._buffer_settings(), "n_steps": self.n_steps}
+        of_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if name in wanted}
+        changed = {}
+        described = []
+        for name, value in wanted.items():
+            if name in found and not np.array_equal(value, found[name]):  # also of arrays
+                changed[name] = value
+                described.append(f"{name}={found[name]!r} (this model: {value!r})")
+        if of_scheme:  # a model that names any setting of a scheme means its whole scheme
+            scheme = make_scheme(**{"scheme": BufferSettings.scheme, **of_scheme})
+            if not scheme.equals(buffer.scheme):
+                changed["scheme"] = scheme
+                described.append(f"scheme={buffer.scheme!r} (this model: {scheme!r}, all priorities become the largest)")
+        if described:
+            warnings.warn(f"The loaded buffer has other settings. Those of this model count: {', '.join(described)}")
+        own_class: Any = self.replay_buffer_class
+        if own_class is not type(buffer) and issubclass(own_class, type(buffer)):
+            # A user's class may need arguments that the loaded buffer does not have.
+            return own_class.from_replay_buffer(buffer, **{**wanted, **changed})
+        return type(buffer).from_replay_buffer(buffer, **changed) if changed else buffer

@@ -7,7 +7,6 @@ from sb3_contrib import CrossQ
 
 from sb3_per.algorithms.torch_loop import (
     PrioritizedOffPolicyMixin,
-    entropy_coefficient,
     minimize,
     optimizers_with_entropy,
     td_target,
@@ -41,6 +40,10 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
 
     _optimizers = optimizers_with_entropy
 
+    def _entropy_coefficient(self) -> th.Tensor:
+        """Return the entropy coefficient, a scalar without gradient. As in CrossQ, a learned one needs no optimizer."""
+        return self.ent_coef_tensor if self.log_ent_coef is None else th.exp(self.log_ent_coef.detach())
+
     def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             self.actor.set_bn_training_mode(False)
@@ -53,7 +56,7 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
         q, next_q = th.cat(self.critic(both_observations, both_actions), dim=1).chunk(2)
         self.critic.set_bn_training_mode(False)
         with th.no_grad():
-            next_values = next_q.min(dim=1, keepdim=True).values - entropy_coefficient(self) * next_log_prob.reshape(-1, 1)
+            next_values = next_q.min(dim=1, keepdim=True).values - self._entropy_coefficient() * next_log_prob.reshape(-1, 1)
             target_q = td_target(batch, self.gamma, next_values)
         td_errors = target_q - q
         return 0.5 * td_errors.square(), td_errors
@@ -61,12 +64,12 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
     def _update(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         if self.use_sde:
             self.actor.reset_noise()  # log_std has changed since the last gradient step
-        ent_coef = entropy_coefficient(self)
+        ent_coef = self._entropy_coefficient()
 
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimize(critic_loss, self.critic.optimizer, only_own=False)
+        minimize(critic_loss, self.critic.optimizer)
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
         if self._n_updates % self.policy_delay != 0:
             return td_errors, metrics
@@ -83,6 +86,6 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
             metrics["ent_coef_loss"] = ent_coef_loss
         q = th.cat(self.critic(observations, actions), dim=1).min(dim=1, keepdim=True).values
         actor_loss = (ent_coef * log_prob - q).mean()
-        minimize(actor_loss, self.actor.optimizer)
+        minimize(actor_loss, self.actor.optimizer, through=self.critic.optimizer)
         metrics["actor_loss"] = actor_loss
         return td_errors, metrics

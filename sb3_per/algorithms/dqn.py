@@ -6,6 +6,7 @@ import torch as th
 from stable_baselines3 import DQN
 from torch.nn import functional as F
 
+from sb3_per.algorithms.signatures import shows_arguments_of
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin, minimize, td_target
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 from sb3_per.utils.checks import FLAG, check_argument
@@ -38,6 +39,7 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
 
     has_actor = False
 
+    @shows_arguments_of(DQN.__init__)
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
         self.double_q = double_q
         super().__init__(*args, **kwargs)
@@ -46,8 +48,8 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
         check_argument("double_q", self.double_q, FLAG)  # `load` may have set it, too
         super()._setup_model()
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        return [self.policy.optimizer]
+    def _optimizers(self) -> th.optim.Optimizer:
+        return self.policy.optimizer
 
     def _target(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
         """
@@ -78,5 +80,5 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
         # SB3 updates the target network in `_on_step`.
         losses, td_errors = self._critic_losses(batch)
         loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimize(loss, self.policy.optimizer, self.max_grad_norm, only_own=False)
+        minimize(loss, self.policy.optimizer, self.max_grad_norm)
         return td_errors, {"loss": loss}

@@ -30,8 +30,8 @@ class PERQRDQN(PrioritizedOffPolicyMixin, QRDQN):
     has_scalar_td_loss = False
     has_actor = False
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        return [self.policy.optimizer]
+    def _optimizers(self) -> th.optim.Optimizer:
+        return self.policy.optimizer
 
     def _target(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
         """
@@ -57,7 +57,7 @@ class PERQRDQN(PrioritizedOffPolicyMixin, QRDQN):
         # sb3-contrib updates the target network in `_on_step`.
         losses, td_errors = self._critic_losses(batch)
         loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimize(loss, self.policy.optimizer, self.max_grad_norm, only_own=False)
+        minimize(loss, self.policy.optimizer, self.max_grad_norm)
         return td_errors, {"loss": loss}
 
 

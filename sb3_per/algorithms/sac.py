@@ -76,11 +76,11 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimize(critic_loss, self.critic.optimizer, only_own=False)
+        minimize(critic_loss, self.critic.optimizer)
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
 
         # Entropy coefficient (equation 18).
-        if self.ent_coef_optimizer is not None:
+        if self.ent_coef_optimizer is not None and self.log_ent_coef is not None:
             ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
             minimize(ent_coef_loss, self.ent_coef_optimizer)
             metrics["ent_coef_loss"] = ent_coef_loss
@@ -88,7 +88,7 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
         # Actor (equation 7).
         q = th.cat(self.critic(observations, actions), dim=1).min(dim=1, keepdim=True).values
         actor_loss = (ent_coef * log_prob - q).mean()
-        minimize(actor_loss, self.actor.optimizer)
+        minimize(actor_loss, self.actor.optimizer, through=self.critic.optimizer)
         metrics["actor_loss"] = actor_loss
 
         # Target networks.

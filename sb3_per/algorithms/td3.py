@@ -57,14 +57,14 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         # Critics: the scheme sums the losses over the critics, and takes their weighted mean over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimize(critic_loss, self.critic.optimizer, only_own=False)
+        minimize(critic_loss, self.critic.optimizer)
         if self._n_updates % self.policy_delay != 0:
             return td_errors, {"critic_loss": critic_loss}
 
         # Actor, less often than the critics.
         observations = self._actor_observations(batch)
         actor_loss = -self.critic.q1_forward(observations, self.actor(observations)).mean()
-        minimize(actor_loss, self.actor.optimizer)
+        minimize(actor_loss, self.actor.optimizer, through=self.critic.optimizer)
 
         # Target networks.
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)

@@ -5,20 +5,15 @@ Write the mixin left of the stock algorithm: ``class PERSAC(PrioritizedOffPolicy
 ``_optimizers``, ``_critic_losses`` and ``_update``.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
 from typing import Any
 
 import torch as th
 from torch.nn import functional as F
 
 from sb3_per.algorithms.base import PrioritizedAlgorithm
-from sb3_per.algorithms.metrics import MeanMetrics
+from sb3_per.algorithms.metrics import Recorded, record, weight_metrics
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-
-# Optimizers whose steps of all parameters together are rounded otherwise, by up to 6e-8.
-_INEXACT_NAMES = ("NAdam", "RAdam", "ASGD", "Adafactor")  # the last one since PyTorch 2.5
-_INEXACT_FOREACH = tuple(getattr(th.optim, name) for name in _INEXACT_NAMES if hasattr(th.optim, name))
 
 
 class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
@@ -31,11 +26,15 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
 
     # ---- methods that an algorithm implements
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        """List the optimizers of the stock algorithm, whose learning rate follows the schedule."""
+    def _optimizers(self) -> list[th.optim.Optimizer] | th.optim.Optimizer:
+        """
+        Return the optimizers whose learning rate follows the schedule.
+
+        :return: what the stock algorithm passes to ``_update_learning_rate``: a list of optimizers, or a single one
+        """
         raise NotImplementedError(
-            f"{type(self).__name__} must implement _optimizers(), which lists the optimizers whose learning rate follows the "
-            "schedule, e.g. [self.policy.optimizer]"
+            f"{type(self).__name__} must implement _optimizers(), which returns what its stock class passes to "
+            "_update_learning_rate(), e.g. [self.policy.optimizer]"
         )
 
     def _critic_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
@@ -71,17 +70,17 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
         """
         # Dropout and batch norm behave differently while training.
         self.policy.set_training_mode(True)
-        optimizers = self._optimizers()
-        self._update_learning_rate(optimizers)
-        metrics = MeanMetrics()
-        with foreach_enabled(optimizers):
-            for gradient_step in range(gradient_steps):
-                self._n_updates += 1
-                batch = self._draw(batch_size, gradient_step, gradient_steps)
-                td_errors, step_metrics = self._update(batch, gradient_step)
-                self._update_priorities(batch, td_errors, metrics)
-                metrics.add(step_metrics, batch.weights)
-        self._log(metrics)
+        self._update_learning_rate(self._optimizers())
+        recorded: Recorded = defaultdict(list)
+        for gradient_step in range(gradient_steps):
+            self._n_updates += 1
+            batch = self._draw(batch_size, gradient_step, gradient_steps)
+            td_errors, metrics = self._update(batch, gradient_step)
+            self._update_priorities(batch, td_errors, recorded)
+            record(recorded, metrics)
+            # In float64: a user's buffer may give tensors of half precision, whose squares would overflow.
+            record(recorded, weight_metrics(batch.weights.cpu().double()))
+        self._log(recorded)
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
         """
@@ -117,34 +116,8 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
         """
         buffer = self.replay_buffer
         if buffer.settings.actor_batch == "uniform":
-            return buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
+            return buffer.sample_observations(len(batch.weights), env=self.get_vec_normalize_env())
         return batch.observations
-
-
-@contextmanager
-def foreach_enabled(optimizers: list[th.optim.Optimizer]) -> Iterator[None]:
-    """
-    Set ``foreach=True`` within a ``with`` block, so that an optimizer steps all of its parameters in a few calls. On a GPU
-    that is PyTorch's default; on a CPU it takes less time, too. The results are the same to the bit: optimizers that would
-    round otherwise do not change. What a user has set stays.
-
-    :param optimizers: optimizers to change
-    :return: context of the steps. After it, the optimizers are as before, so a zip holds those of the stock algorithm
-    """
-    undecided: list[dict[str, Any]] = []
-    for optimizer in optimizers:
-        if isinstance(optimizer, _INEXACT_FOREACH):
-            continue
-        for group in optimizer.param_groups:
-            if group.get("foreach", False) is None and not group.get("fused"):
-                undecided.append(group)
-    for group in undecided:
-        group["foreach"] = True
-    try:
-        yield
-    finally:
-        for group in undecided:
-            group["foreach"] = None
 
 
 # ---- functions to write an update with
@@ -164,7 +137,10 @@ def td_target(batch: PrioritizedReplayBufferSamples, gamma: float, next_values: 
 
 
 def minimize(
-    loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: float | None = None, only_own: bool = True
+    loss: th.Tensor,
+    optimizer: th.optim.Optimizer,
+    max_grad_norm: float | None = None,
+    through: th.optim.Optimizer | None = None,
 ) -> None:
     """
     Take one step of an optimizer.
@@ -172,19 +148,20 @@ def minimize(
     :param loss: scalar
     :param optimizer: optimizer of the parameters to change. If all of them are frozen, nothing happens
     :param max_grad_norm: largest norm of the gradient; ``None``: no clipping
-    :param only_own: whether to compute the gradient for the parameters of the optimizer alone. The actor's loss passes through
-        the critics, whose gradient would take half of the backward pass, and is not used. ``False`` takes less time where the
-        loss depends on no other parameters
+    :param through: optimizer of networks that the loss passes through and does not change, as the actor's loss passes through
+        the critics. Their gradient, half of the backward pass, is left out unless this optimizer would keep it
     """
     trainable: list[th.Tensor] = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            parameter.grad = None  # what `optimizer.zero_grad()` does; its hooks take 3% of a gradient step of DQN
             if parameter.requires_grad:
                 trainable.append(parameter)
     if not trainable:  # a user may freeze a network
         return
-    loss.backward(inputs=trainable if only_own else None)
+    optimizer.zero_grad()
+    # A `zero_grad` of a user's may keep gradients, e.g. to add up those of several losses.
+    is_cleared = through is not None and getattr(through.zero_grad, "__func__", None) is th.optim.Optimizer.zero_grad
+    loss.backward(inputs=trainable if is_cleared else None)
     if max_grad_norm is not None:
         th.nn.utils.clip_grad_norm_(trainable, max_grad_norm)
     optimizer.step()
@@ -205,13 +182,16 @@ def optimizers_with_entropy(model: Any) -> list[th.optim.Optimizer]:
 
 def entropy_coefficient(model: Any) -> th.Tensor:
     """
-    Return the entropy coefficient of SAC, TQC or CrossQ: learned, or fixed by the constructor.
+    Return the entropy coefficient of SAC or TQC: learned or fixed. A script may fix a learned one: it takes the optimizer away
+    and sets ``ent_coef_tensor``.
 
     :param model: the algorithm
     :return: a scalar without gradient
     """
-    if model.log_ent_coef is None:
-        fixed: th.Tensor = model.ent_coef_tensor
+    fixed: th.Tensor | None = getattr(model, "ent_coef_tensor", None)
+    # Actors have no optimizers, and the learned coefficient.
+    if model.log_ent_coef is None or (model.ent_coef_optimizer is None and fixed is not None):
+        assert fixed is not None
         return fixed
     return th.exp(model.log_ent_coef.detach())
 

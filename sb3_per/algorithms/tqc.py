@@ -79,11 +79,11 @@ class PERTQC(PrioritizedOffPolicyMixin, TQC):
         # Critics: the scheme takes the weighted mean of their loss over the batch.
         losses, td_errors = self._critic_losses(batch)
         critic_loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimize(critic_loss, self.critic.optimizer, only_own=False)
+        minimize(critic_loss, self.critic.optimizer)
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
 
         # Entropy coefficient.
-        if self.ent_coef_optimizer is not None:
+        if self.ent_coef_optimizer is not None and self.log_ent_coef is not None:
             ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
             minimize(ent_coef_loss, self.ent_coef_optimizer)
             metrics["ent_coef_loss"] = ent_coef_loss
@@ -91,7 +91,7 @@ class PERTQC(PrioritizedOffPolicyMixin, TQC):
         # Actor: it maximizes the mean over critics and quantiles.
         q = self.critic(observations, actions).mean(dim=2).mean(dim=1, keepdim=True)
         actor_loss = (ent_coef * log_prob - q).mean()
-        minimize(actor_loss, self.actor.optimizer)
+        minimize(actor_loss, self.actor.optimizer, through=self.critic.optimizer)
         metrics["actor_loss"] = actor_loss
 
         # Target networks.

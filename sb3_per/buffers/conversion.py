@@ -13,7 +13,7 @@ import inspect
 import warnings
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
@@ -33,10 +33,8 @@ from sb3_per.storage.storage import Layout, Storage
 from sb3_per.storage.store import ObservationStore
 from sb3_per.utils.origin import is_user_defined
 
-if TYPE_CHECKING:
-    from sb3_per.buffers.replay import PrioritizedReplayBuffer
-
-BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
+#: A prioritized buffer, whose module imports this one.
+BufferT = TypeVar("BufferT", bound=Any)
 
 # Parameters that are neither ``*args`` nor ``**kwargs``.
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -82,7 +80,7 @@ def extra_names(cls: type) -> set[str]:
     return (added - known) | set(cls.extra_arguments)  # type: ignore[attr-defined]
 
 
-def extra_arguments_of(buffer: "PrioritizedReplayBuffer") -> dict[str, Any]:
+def extra_arguments_of(buffer: Any) -> dict[str, Any]:
     """
     Return the arguments of a buffer beside SB3's and the settings.
 
@@ -254,7 +252,7 @@ def episodes_of(buffer: ReplayBuffer) -> dict[str, Any]:
 # ---- to SB3
 
 
-def to_sb3(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
+def to_sb3(buffer: Any) -> ReplayBuffer:
     """
     Make a buffer of SB3, see :meth:`PrioritizedReplayBuffer.to_replay_buffer`.
 
@@ -326,9 +324,7 @@ def _with_one_cursor(ring: Ring, storage: Storage, n_held: int) -> Storage:
 # ---- between prioritized buffers
 
 
-def kept_settings(
-    buffer: "PrioritizedReplayBuffer", without: Collection[str] = (), cls: type["PrioritizedReplayBuffer"] | None = None
-) -> dict[str, Any]:
+def kept_settings(buffer: Any, without: Collection[str] = (), cls: type | None = None) -> dict[str, Any]:
     """
     List the settings of a buffer that a change leaves as they are.
 
@@ -348,7 +344,7 @@ def kept_settings(
     return kept
 
 
-def rebuilt(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", settings: dict[str, Any]) -> BufferT:
+def rebuilt(cls: type[BufferT], buffer: Any, settings: dict[str, Any]) -> BufferT:
     """
     Change class or settings of a buffer, see :meth:`PrioritizedReplayBuffer.from_replay_buffer`.
 
@@ -389,7 +385,7 @@ def empty_twin(buffer: BufferT, n_rows: int, frames: int | dict[str, int] | None
     return twin
 
 
-def copy_newest(source: "PrioritizedReplayBuffer", target: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
+def copy_newest(source: Any, target: Any, keeps_masses: bool) -> None:
     """
     Fill an empty buffer with the newest steps of another one that fit, for each environment, with its demonstrations, beta and
     largest priority. The transitions get new ids.

@@ -7,6 +7,7 @@ A prioritized buffer calls each of them as SB3 does, or refuses the class.
 from stable_baselines3.common.buffers import BaseBuffer
 
 from sb3_per.utils.origin import is_user_defined
+from sb3_per.utils.parents import require_hooks
 
 #: Methods that are called with SB3's arguments, and whose results are used.
 CALLED = frozenset(
@@ -48,7 +49,9 @@ def require_hooks_are_called(cls: type) -> None:
 
     :param cls: class of a prioritized buffer
     :raises TypeError: if a method is overridden that is never called; the message says what to do instead
+    :raises ImportError: if SB3 has a method no more that this package overrides
     """
+    require_hooks(cls)
     for name in sorted(CALLED | REFUSED.keys()):
         is_reached = True
         for owner in (base for base in cls.__mro__ if name in vars(base)):

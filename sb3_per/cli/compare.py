@@ -10,6 +10,7 @@ It needs the extra ``compare``.
 import argparse
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 from sb3_per.utils.arguments import Parser, count, factor, multiple
 
@@ -44,8 +45,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per compare") 
     from sb3_per.compare.command import compare  # after --help, which needs no PyTorch
 
     # Otherwise the workers of a stopped comparison go on.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _stop)
     compare(parser, options)
+
+
+def _stop(*_: Any) -> None:
+    # A second signal would interrupt the end of the workers, and leave a traceback.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -5,6 +5,7 @@ Convert a pickled buffer to a directory, which loads without running code, or to
     sb3-per convert prioritized.pkl stock.pkl --trust
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,10 +26,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per convert") 
     :raises FileNotFoundError: if there is no such file
     :raises ValueError: for a file that holds no buffer, or another target than a new ``.buffer`` directory or ``.pkl`` file
     """
-    parser = Parser(prog, description=DESCRIPTION)
-    parser.add_argument("source", help="pickled buffer, e.g. replay_buffer.pkl")
-    parser.add_argument("target", help="what to make: NAME.buffer, or NAME.pkl for stock algorithms")
-    parser.add_argument("--trust", action="store_true", help="allow the pickle to run code: only if you know who made it")
+    parser = parser_of(prog)
     options = parser.parse_args(arguments)
     if Path(options.source).is_dir():
         raise ValueError(
@@ -41,3 +39,17 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per convert") 
         parser.error(f"{options.source} is a pickle, and unpickling runs code from it; if you trust it, add --trust")
     convert(options.source, options.target)
     print(f"Saved {options.target}. Next: model.load_replay_buffer({options.target!r})")
+
+
+def parser_of(prog: str) -> argparse.ArgumentParser:
+    """
+    Make the parser of the command.
+
+    :param prog: program name shown in usage and errors
+    :return: the parser
+    """
+    parser = Parser(prog, description=DESCRIPTION)
+    parser.add_argument("source", help="pickled buffer, e.g. replay_buffer.pkl")
+    parser.add_argument("target", help="what to make: NAME.buffer, or NAME.pkl for stock algorithms")
+    parser.add_argument("--trust", action="store_true", help="allow the pickle to run code: only if you know who made it")
+    return parser

@@ -6,6 +6,7 @@ Print versions and facts of the machine, and test the installation. Begin a bug 
 The test takes about ten seconds, compilation included.
 """
 
+import argparse
 import os
 import time
 import warnings
@@ -94,9 +95,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per doctor") -
     :param prog: program name shown in usage and errors
     :return: exit status: 0 if all checks pass, else 1
     """
-    parser = Parser(prog, description="Print versions, threads and GPU, and test the installation")
-    parser.add_argument("--no-test", action="store_true", help="print the facts only")
-    options = parser.parse_args(arguments)
+    options = parser_of(prog).parse_args(arguments)
     for name, fact in facts().items():
         print(f"{name:18} {fact}")
     if options.no_test:
@@ -114,3 +113,15 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per doctor") -
         print(f"{'check ' + name:18} {outcome}", flush=True)
     print("A check failed. Report it with all of these lines" if has_failed else "All checks passed")
     return 1 if has_failed else 0
+
+
+def parser_of(prog: str) -> argparse.ArgumentParser:
+    """
+    Make the parser of the command.
+
+    :param prog: program name shown in usage and errors
+    :return: the parser
+    """
+    parser = Parser(prog, description="Print versions, threads and GPU, and test the installation")
+    parser.add_argument("--no-test", action="store_true", help="print the facts only")
+    return parser

@@ -16,6 +16,7 @@ from sb3_per.compare.report import SAME_TIME, Results, comparisons, draw, table,
 from sb3_per.compare.runs import Trial, entry_of, has_own_entry, prepare, run, try_arm
 from sb3_per.compare.statistics import least_difference, least_seeds
 from sb3_per.compare.task import N_EVALUATIONS, Arm, Task, arms_of, jobs_of, pairs_of, timed_pairs_of
+from sb3_per.zoo.hyperparameters import check_names
 from sb3_per.zoo.names import split_env
 
 #: Least seconds of training that are measured of each arm.
@@ -117,6 +118,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
     )
     prepare(task)
     arms = arms_of(task, options.setting, options.more_updates)
+    check_names(hyperparams, '--setting "{}"')
     entry = entry_of(task, arms[0])
     n_timesteps = task.n_timesteps if task.n_timesteps > 0 else int(entry["n_timesteps"])
     path = Path(options.folder, "compare", f"{task.algo}-{task.env}.csv".replace("/", "-"))

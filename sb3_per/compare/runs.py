@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch as th
 import yaml
-from rl_zoo3 import utils
-from rl_zoo3.exp_manager import ExperimentManager
+from rl_zoo3 import ALGOS
 from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -28,14 +27,16 @@ from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import IgnoredSettingWarning
 from sb3_per.compare.task import N_EVALUATIONS, Arm, Task
 from sb3_per.monitoring.monitor import PriorityMonitor, statistics
+from sb3_per.utils.parents import require_hooks
 from sb3_per.zoo.environments import register_environment
 from sb3_per.zoo.hyperparameters import check_schedules, with_numbers
 from sb3_per.zoo.names import uses_sbx
 from sb3_per.zoo.registry import register
 from sb3_per.zoo.summary import evaluate_random
+from sb3_per.zoo.upstream import Manager
 
 
-class ArmManager(ExperimentManager):
+class ArmManager(Manager):
     """
     The Zoo's manager for a run of one arm.
 
@@ -74,8 +75,14 @@ class ArmManager(ExperimentManager):
         hyperparams, saved = super().read_hyperparameters()
         return with_numbers(hyperparams), with_numbers(saved)
 
-    def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
-        processed, env_wrapper, callbacks, vec_env_wrapper = super()._preprocess_hyperparams(hyperparams)
+    def process(self, hyperparams: dict[str, Any]) -> Any:
+        """
+        Turn the hyperparameters of the file into arguments of this arm.
+
+        :param hyperparams: hyperparameters of the file
+        :return: see :meth:`~sb3_per.zoo.upstream.Manager.process`
+        """
+        processed, env_wrapper, callbacks, vec_env_wrapper = super().process(hyperparams)
         processed = self.arm.apply(processed)
         self.eval_freq = max(self.n_timesteps // N_EVALUATIONS, 1)
         if self.rate != 1.0:
@@ -92,9 +99,10 @@ class ArmManager(ExperimentManager):
         return processed, env_wrapper, callbacks, vec_env_wrapper
 
     def _default_of(self, argument: str) -> Any:
-        return inspect.signature(utils.ALGOS[self.algo]).parameters[argument].default
+        return inspect.signature(ALGOS[self.algo]).parameters[argument].default
 
 
+@require_hooks
 class _MoreUpdates(BaseCallback):
     """
     Make more updates than the environment steps of a call, which ``gradient_steps=-1`` asks for. Their number may differ from
@@ -119,6 +127,7 @@ class _MoreUpdates(BaseCallback):
         return True
 
 
+@require_hooks
 class _Timed(CallbackList):
     """Add up the seconds of callbacks."""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from rl_zoo3.utils import ALGOS
+from rl_zoo3 import ALGOS
 from stable_baselines3 import HerReplayBuffer
 
 import sb3_per

@@ -1,8 +1,9 @@
 """Use a vector environment of Gymnasium or EnvPool as a VecEnv of Stable-Baselines3."""
 
+import contextlib
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -51,15 +52,22 @@ def from_vector_env(
         raise ImportError(
             f"from_vector_env needs Gymnasium 1.1 or newer, found {gym.__version__}: pip install 'gymnasium>=1.1'"
         )
-    is_pool = hasattr(env, "all_env_ids")
+    is_pool = _is_pool(env)
     if not is_pool and not isinstance(env, gym.vector.VectorEnv):
         raise TypeError(
             "from_vector_env takes a gymnasium.vector.VectorEnv, such as SyncVectorEnv or AsyncVectorEnv, or an EnvPool of "
             f'envpool.make(..., env_type="gymnasium"); got {env!r}'
         )
+    if not is_pool and _is_pool(env.unwrapped):
+        raise TypeError(f"from_vector_env takes an EnvPool without wrappers of Gymnasium; got {env!r}")
     if stagger is not None and (isinstance(stagger, bool) or not isinstance(stagger, int | np.integer) or stagger < 1):
         raise ValueError(f"stagger is a whole number of steps, 1 or more, or None; got {stagger!r}")
     return (FromEnvPool if is_pool else FromVectorEnv)(env, stagger, flatten)
+
+
+def _is_pool(env: Any) -> bool:
+    """Tell whether an environment is an EnvPool, without importing EnvPool. It makes a class for each task."""
+    return any(base.__module__.partition(".")[0] == "envpool" for base in type(env).__mro__)
 
 
 class FromVectorEnv(VecEnv):
@@ -69,6 +77,7 @@ class FromVectorEnv(VecEnv):
         self.env = env
         self._closed = False
         self._check()
+        self._refuse_if_closed()
         space = self._single_space()
         # Paths to the parts of a Dict, in the order of the space. Those of an observation may come in another one.
         self._paths = list(_paths(space))
@@ -82,7 +91,7 @@ class FromVectorEnv(VecEnv):
         self._stagger = -(-ends // n_envs)
         self._limits = self._stagger.copy()
         self._begun = time.time()
-        super().__init__(n_envs, self._observation_space(space), env.single_action_space)
+        super().__init__(n_envs, self._observation_space(space), self._action_space())
 
     # What differs between Gymnasium and EnvPool
 
@@ -100,6 +109,9 @@ class FromVectorEnv(VecEnv):
 
     def _single_space(self) -> spaces.Space:
         return self.env.single_observation_space
+
+    def _action_space(self) -> spaces.Space:
+        return self.env.single_action_space
 
     def _start(self) -> tuple[Any, dict[str, Any]]:
         """Start all episodes, with the seeds and options that were set."""
@@ -220,12 +232,20 @@ class FromVectorEnv(VecEnv):
             self.env.close()
 
     def _refuse_if_closed(self) -> None:
-        if self._closed:
+        if self._closed or getattr(self.env.unwrapped, "closed", False):
             raise RuntimeError("The environments are closed: make new ones, and call from_vector_env again")
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Render all environments."""
         return list(self.env.render())
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Tell whether all environments have an attribute or a method."""
+        base = self.env.unwrapped
+        if isinstance(base, SyncVectorEnv | AsyncVectorEnv):
+            # Gymnasium's get_attr would call a method, without arguments.
+            return all(base.call("has_wrapper_attr", attr_name))
+        return super().has_attr(attr_name)
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Get an attribute of each environment, or of the vector environment if it has no single ones."""
@@ -234,11 +254,16 @@ class FromVectorEnv(VecEnv):
         if not isinstance(base, SyncVectorEnv | AsyncVectorEnv):
             value = getattr(self.env, attr_name)
             return [value for _ in ids]
-        # A worker of AsyncVectorEnv would end with the error.
-        if not all(base.call("has_wrapper_attr", attr_name)):
-            raise AttributeError(f"The environments have no attribute {attr_name!r}")
+        self._require(attr_name)
+        if isinstance(base, SyncVectorEnv):
+            return [base.envs[i].get_wrapper_attr(attr_name) for i in ids]
         values = base.get_attr(attr_name)
         return [values[i] for i in ids]
+
+    def _require(self, name: str) -> None:
+        """Refuse an attribute that is missing before a worker of AsyncVectorEnv ends with the error."""
+        if not self.has_attr(name):
+            raise AttributeError(f"The environments have no attribute {name!r}")
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of environments where they have it, else of the outermost wrapper."""
@@ -261,19 +286,18 @@ class FromVectorEnv(VecEnv):
         if isinstance(base, SyncVectorEnv):
             return [base.envs[i].get_wrapper_attr(method_name)(*method_args, **method_kwargs) for i in ids]
         if isinstance(base, AsyncVectorEnv):
-            for i in ids:
-                base.parent_pipes[i].send(("_call", (method_name, method_args, method_kwargs)))
-            answers = [base.parent_pipes[i].recv() for i in ids]
-            for _, succeeded in answers:
-                if not succeeded:
-                    number, kind, error, _ = base.error_queue.get()
-                    raise RuntimeError(f"Environment {number} raised {kind.__name__} in {method_name}, and ended: {error}")
-            return [answer for answer, _ in answers]
-        raise NotImplementedError(self._no_method(method_name))
-
-    def _no_method(self, name: str) -> str:
-        hint = ": for HER, use SyncVectorEnv or AsyncVectorEnv" if name == "compute_reward" else ""
-        return f"{type(self.env).__name__} has no methods of single environments, so not {name!r} either{hint}"
+            if sorted(ids) != list(range(self.num_envs)):
+                raise NotImplementedError(
+                    f"AsyncVectorEnv calls a method of all environments, not {method_name!r} of {ids} alone: "
+                    "use SyncVectorEnv, or SubprocVecEnv of SB3 without from_vector_env"
+                )
+            self._require(method_name)
+            answers = base.call(method_name, *method_args, **method_kwargs)
+            return [answers[i] for i in ids]
+        raise NotImplementedError(
+            f"{type(self.env).__name__} has no methods of single environments, so not {method_name!r} either: "
+            "use SyncVectorEnv"
+        )
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
         """Tell whether environments have a wrapper. ``Monitor`` counts as one, since its work is done here."""
@@ -337,7 +361,12 @@ class FromEnvPool(FromVectorEnv):
         return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
 
     def _single_space(self) -> spaces.Space:
-        return _with_true_bounds(self.env.single_observation_space)
+        with _without_warnings_of_bounds():
+            return _with_true_bounds(self.env.single_observation_space)
+
+    def _action_space(self) -> spaces.Space:
+        with _without_warnings_of_bounds():
+            return self.env.single_action_space
 
     def _converted(self, raw: Any) -> VecEnvObs:
         if self._flattens:
@@ -407,6 +436,14 @@ def _row(observations: VecEnvObs, i: int) -> Any:
     if isinstance(observations, dict):
         return {key: value[i].copy() for key, value in observations.items()}
     return observations[i].copy()
+
+
+@contextlib.contextmanager
+def _without_warnings_of_bounds() -> Iterator[None]:
+    """Make spaces of EnvPool, whose bounds are float64 where the space is float32: Gymnasium warns of each."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*precision lowered by casting")
+        yield
 
 
 def _with_true_bounds(space: Any) -> Any:

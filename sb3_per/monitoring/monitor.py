@@ -12,6 +12,7 @@ from stable_baselines3.common.logger import TensorBoardOutputFormat
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.utils.checks import check_argument, integer
 from sb3_per.utils.compiled import kernel
+from sb3_per.utils.parents import require_hooks
 
 
 class DrawRecord:
@@ -71,6 +72,7 @@ def _count(ids: np.ndarray, counts: np.ndarray, counted_ids: np.ndarray) -> None
         counts[slot] += 1
 
 
+@require_hooks
 class PriorityMonitor(BaseCallback):
     """
     Log priorities, weights and ages of draws to all outputs of the logger: TensorBoard, terminal, CSV, JSON.

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,19 +30,26 @@ def write_file(path: Path, write: Callable[[BinaryIO], _T]) -> _T:
     Write a file, which replaces one of the same name only when it is complete. The name is durable after
     :func:`sync_directory`.
 
-    Several threads and processes may write to one name: the last one to finish wins.
+    The new file has the mode and, if we may set it, the group of the old one, so the same people may read it. Several threads
+    and processes may write to one name: the last one to finish wins.
 
     :param path: path of the file, in a directory that exists
     :param write: writes the content into an open file
     :return: what ``write`` returned
-    :raises OSError: e.g. on a full disk; the old file remains, and no temporary one
+    :raises OSError: e.g. on a full disk, or for an old file that we may not write to; it remains, and no temporary one
     """
+    old = _status_of(path)
     remove_temporary(path.parent, re.escape(path.name))
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with _open_temporary(temporary) as file:
             result = write(file)
             file.flush()
+            if old is not None:
+                with suppress(OSError):  # we may be no member of the group
+                    os.fchown(file.fileno(), -1, old.st_gid)
+                with suppress(OSError):  # not every file system has modes
+                    os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
             os.fsync(file.fileno())
             os.replace(temporary, path)  # the file is still locked, so that nobody removes it
     except BaseException:
@@ -49,6 +57,21 @@ def write_file(path: Path, write: Callable[[BinaryIO], _T]) -> _T:
             os.unlink(temporary)
         raise
     return result
+
+
+def _status_of(path: Path) -> os.stat_result | None:
+    """
+    Look at the file that a new one will replace.
+
+    :param path: path of the file
+    :return: its owner and mode; ``None`` if there is none
+    :raises PermissionError: if we may not write to it: a rename would need no such right
+    """
+    if not path.exists():
+        return None
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    return path.stat()
 
 
 def _open_temporary(path: Path) -> BinaryIO:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from sbx import DQN
 
+from sb3_per.algorithms.signatures import shows_arguments_of
 from sb3_per.sbx.jax_loop import Options, PrioritizedJaxMixin, UpdateInputs, UpdateResult
 from sb3_per.utils.checks import FLAG, check_argument
 
@@ -47,6 +48,7 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
     has_actor = False
     actor_states = ()
 
+    @shows_arguments_of(DQN.__init__)
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
         self.double_q = double_q
         super().__init__(*args, **kwargs)

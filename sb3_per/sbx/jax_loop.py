@@ -8,6 +8,7 @@ must write ``_networks``, ``_set_networks`` and ``_update``, which is its whole 
 
 import functools
 import pickle
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -18,10 +19,9 @@ import numpy as np
 import optax
 import torch as th
 from sbx.common.off_policy_algorithm import OffPolicyAlgorithmJax
-from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 
 from sb3_per.algorithms.base import PrioritizedAlgorithm
-from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
+from sb3_per.algorithms.metrics import Recorded, record, weight_metrics
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sbx.batches import Batch, StepOutput, as_input, batch_from_torch, stack
@@ -32,6 +32,10 @@ Networks = tuple[Any, ...]
 
 #: Metrics of a gradient step, scalars by name.
 Metrics = dict[str, Any]
+
+#: Up to this number of gradient steps are one loop, and each number is compiled. A second loop takes time to start: on a CPU,
+#: up to a gradient step of a small DQN. That is much only where steps are few.
+LONGEST_REST = 32
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         :param gradient_steps: number of updates
         :param batch_size: number of transitions of an update; ``None``: the ``batch_size`` of the constructor
         """
-        metrics = MeanMetrics()
+        recorded: Recorded = defaultdict(list)
         n_done = 0
         while n_done < gradient_steps:
             batches, jax_batches = self._draw_ahead(batch_size, n_done, gradient_steps)
@@ -195,9 +199,9 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             for batch, jax_batch, row in zip(batches, jax_batches, rows, strict=True):
                 self._n_updates += 1
                 td_errors, step_metrics = outputs[0].unpack(row, bool(jax_batch.updates_actor))
-                self._update_priorities(batch, td_errors, metrics)
-                metrics.add(step_metrics)
-        self._log(metrics)
+                self._update_priorities(batch, td_errors, recorded)
+                record(recorded, step_metrics)
+        self._log(recorded)
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> np.ndarray:
         """
@@ -248,7 +252,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         if not updates_actor:
             # Not used, but all batches need the same form.
             return jax_batch._replace(actor_observations=jax_batch.observations)
-        drawn = self.replay_buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
+        drawn = self.replay_buffer.sample_observations(len(batch.weights), env=self.get_vec_normalize_env())
         return jax_batch._replace(actor_observations=as_input(drawn, self.observation_space))
 
     def _compute(self, jax_batches: list[Batch]) -> tuple[Any, jax.Array, list[StepOutput]]:
@@ -261,9 +265,8 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         networks, key = self._networks(), self.key
         options, hyperparameters = self._options(), self._float32_hyperparameters()
         outputs: list[StepOutput] = []
-        start, n = 0, len(jax_batches)
-        # A run repeats its own number of steps, so that it is worth a compilation.
-        for length in [n] if n == self._steps_per_call() else loop_lengths(n):
+        start = 0
+        for length in loop_lengths(len(jax_batches)):
             part = jax_batches[start : start + length]
             if length == 1:  # a loop would take time
                 networks, key, output = self._compiled_step(options, networks, key, hyperparameters, part[0])
@@ -272,15 +275,6 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             outputs.append(output)
             start += length
         return networks, key, outputs
-
-    def _steps_per_call(self) -> int | None:
-        """Return the number of gradient steps with which ``learn`` calls ``train``; ``None``: it varies, as episodes do."""
-        if self.gradient_steps >= 0:
-            return self.gradient_steps
-        assert isinstance(self.train_freq, TrainFreq)  # since the constructor
-        if self.train_freq.unit is TrainFrequencyUnit.EPISODE:
-            return None
-        return self.train_freq.frequency * self.n_envs
 
     def _float32_hyperparameters(self) -> dict[str, jax.Array]:
         """Return the hyperparameters in the type that the compiled functions take."""
@@ -446,13 +440,19 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
 def loop_lengths(n: int) -> list[int]:
     """
-    Split a number of gradient steps into powers of two, largest first. Each length is compiled once, so calls of up to n steps
-    need at most log2(n) + 1 compilations.
+    Split a number of gradient steps into loops: powers of two, largest first, and a rest of at most ``LONGEST_REST`` steps.
+    Each length is compiled once, so calls of up to 32 steps compile at most 32 times, and each time that the number doubles,
+    one more is possible. A single step is never left over: the compiler orders its sums otherwise than those of a loop.
 
     :param n: number of gradient steps, at least 1
     :return: lengths whose sum is n
     """
-    return [1 << bit for bit in reversed(range(n.bit_length())) if n >> bit & 1]
+    lengths = []
+    while n > LONGEST_REST:
+        length = 1 << (n.bit_length() - 1)
+        lengths.append(length // 2 if n == length + 1 else length)
+        n -= lengths[-1]
+    return [*lengths, n] if n else lengths
 
 
 @functools.lru_cache

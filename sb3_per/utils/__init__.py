@@ -3,5 +3,6 @@ Helpers without a subject of their own.
 
 - ``checks.py``: checks of arguments; ``arguments.py``: options of command lines
 - ``compiled.py``: kernels of numba
-- ``origin.py``: whether code is of this package, of a library or of a user
+- ``origin.py``: whether code is of this package, of a library or of a user; ``parents.py``: whether the classes of libraries
+  have the methods that are overridden here
 """

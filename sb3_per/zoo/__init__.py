@@ -12,6 +12,7 @@ All options are those of the Zoo, except ``--resume``, ``--actors``, ``--demonst
 - ``registry.py``: the algorithms in RL Zoo; ``environments.py``: modules that register environments
 - ``runs.py``: RL Zoo's manager of a run, extended; ``hyperparameters.py``: numbers in its files; ``resume.py``: the model that
   a stopped run continues from; ``tuning.py``: search spaces
+- ``upstream.py``: what is used of RL Zoo without being public
 - ``summary.py``: the result of a run, for ``make train``
 """
 

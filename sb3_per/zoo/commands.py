@@ -1,12 +1,11 @@
 """Run RL Zoo's functions with the prioritized algorithms. What they print is theirs; the last line names the next command."""
 
 import argparse
-import contextlib
 import functools
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,6 @@ COMMANDS: dict[str, str] = {
     "record-video": "record a video of a trained agent",
     "plot": "plot the returns of training episodes",
 }
-
-# How RL Zoo's errors about a run that cannot be loaded begin or end.
-_NO_MODEL = ("No model found", "No checkpoint found", "folder was not found")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -51,12 +47,12 @@ def run(command: str, words: list[str], prog: str) -> None:
     :param prog: program name shown in usage and errors
     :raises SystemExit: after ``--help``, for options that cannot be used, and if there is nothing to play or to plot
     """
-    parser = _parser(command, prog)
+    parser = parser_of(command, prog)
     if "-h" in words or "--help" in words:
         _show_help(parser, command)
     options, others = parser.parse_known_args(words)
     register(uses_sbx(options.algo))
-    from rl_zoo3.utils import ALGOS
+    from rl_zoo3 import ALGOS
 
     from sb3_per.zoo.environments import register_environment
 
@@ -108,8 +104,14 @@ def _without_search_options(words: list[str]) -> list[str]:
     return parser.parse_known_args(words)[1]
 
 
-def _parser(command: str, prog: str) -> argparse.ArgumentParser:
-    """Make a parser for the options that we read. It leaves the others to the Zoo."""
+def parser_of(command: str, prog: str) -> argparse.ArgumentParser:
+    """
+    Make a parser for the options that we read. It leaves the others to the Zoo.
+
+    :param command: name of the command
+    :param prog: program name shown in usage and errors
+    :return: the parser
+    """
     usage = "%(prog)s --algo ALGO --env ENV [options]"
     parser = Parser(prog, usage, COMMANDS[command], allow_abbrev=False, add_help=False)
     add = parser.add_argument
@@ -143,56 +145,29 @@ def _show_help(parser: argparse.ArgumentParser, command: str) -> None:
     parser.print_help()
     print("\nRL Zoo's options:\n", flush=True)
     register()
-    function: Callable[[], None]
-    if command in ("train", "tune"):
-        from rl_zoo3.train import train as function
-    elif command == "plot":
-        from rl_zoo3.plots import plot_train as function
-    else:
-        from rl_zoo3.enjoy import enjoy as function
-    with _command_line(parser, ["--help"]):
-        function()
+    from sb3_per.zoo import upstream
 
-
-@contextlib.contextmanager
-def _command_line(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[None]:
-    """Set the command line, which the Zoo's functions read, because they take no arguments."""
-    before = sys.argv
-    sys.argv = [parser.prog, *words]
-    try:
-        yield
-    finally:
-        sys.argv = before
+    upstream.run(command, parser.prog, ["--help"])
 
 
 def _train(parser: argparse.ArgumentParser, options: argparse.Namespace, words: list[str]) -> None:
-    from rl_zoo3 import train
-
+    from sb3_per.zoo import upstream
     from sb3_per.zoo.runs import RunManager
 
-    # The Zoo's function takes no manager. It makes one from this name, which is the only one that is replaced here.
-    manager: Any = train.ExperimentManager
-    train.ExperimentManager = functools.partial(RunManager, parser=parser, options=options)  # type: ignore[misc, assignment]
-    try:
-        with _command_line(parser, words):
-            train.train()
-    finally:
-        train.ExperimentManager = manager  # type: ignore[misc]
+    with upstream.training_with(functools.partial(RunManager, parser=parser, options=options)):
+        upstream.run("train", parser.prog, words)
 
 
 def _enjoy(parser: argparse.ArgumentParser, options: argparse.Namespace, words: list[str]) -> None:
     """Play an agent. Exit if there is no such model, or if its environment cannot be drawn."""
-    from rl_zoo3.enjoy import enjoy
+    from sb3_per.zoo import upstream
 
     try:
-        with _command_line(parser, words):
-            enjoy()
-    except (AssertionError, ValueError) as error:
-        if not any(text in str(error) for text in _NO_MODEL):
-            raise
-        parser.error(f"{error}.{_hint(str(error), options)}")
-    except TypeError as error:
-        if "render_mode" not in str(error):
+        upstream.run("enjoy", parser.prog, words)
+    except Exception as error:
+        if upstream.has_no_model(error):
+            parser.error(f"{error}.{_hint(str(error), options)}")
+        if not upstream.cannot_be_drawn(error):
             raise
         parser.error(
             f"{options.env} cannot be drawn, because its class takes no render_mode: docs/own_environment.md has one that "
@@ -219,9 +194,9 @@ def _hint(error: str, options: argparse.Namespace) -> str:
 
 def _record_video(parser: argparse.ArgumentParser, options: argparse.Namespace, words: list[str]) -> None:
     """Play an agent with its environment in a recorder, through the class of environments that the Zoo lets one choose."""
-    from rl_zoo3.exp_manager import ExperimentManager
     from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecVideoRecorder
 
+    from sb3_per.zoo import upstream
     from sb3_per.zoo.summary import newest_run
 
     env = split_env(options.env)[1].replace("/", "-")
@@ -234,17 +209,9 @@ def _record_video(parser: argparse.ArgumentParser, options: argparse.Namespace, 
     def recorded(env_fns: Any, **kwargs: Any) -> VecEnv:
         return VecVideoRecorder(DummyVecEnv(env_fns), str(folder), lambda step: step == 0, options.n_timesteps, name)
 
-    before: Any = ExperimentManager.default_vec_env_cls
-    ExperimentManager.default_vec_env_cls = recorded  # type: ignore[assignment]
-    env_kwargs = ["--env-kwargs", "render_mode:'rgb_array'", *options.env_kwargs]
-    try:
-        _enjoy(
-            parser,
-            options,
-            [*words, "--exp-id", str(options.exp_id), "--no-render", "-n", str(options.n_timesteps), *env_kwargs],
-        )
-    finally:
-        ExperimentManager.default_vec_env_cls = before
+    length = ["--exp-id", str(options.exp_id), "--no-render", "-n", str(options.n_timesteps)]
+    with upstream.environments_made_by(recorded):
+        _enjoy(parser, options, [*words, *length, "--env-kwargs", "render_mode:'rgb_array'", *options.env_kwargs])
     (video,) = folder.glob(f"{name}-*.mp4")
     print(f"Saved {video}. Next: {next_command(parser.prog, 'plot', options)}")
 
@@ -252,14 +219,14 @@ def _record_video(parser: argparse.ArgumentParser, options: argparse.Namespace, 
 def _plot(parser: argparse.ArgumentParser, options: argparse.Namespace, words: list[str]) -> None:
     """Plot returns. Save the plot if a file is named, or if there is no display."""
     from matplotlib import pyplot as plt
-    from rl_zoo3.plots import plot_train
+
+    from sb3_per.zoo import upstream
 
     if options.output is not None:
         plt.switch_backend("agg")  # needs no display
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive|No artists with labels")
-        with _command_line(parser, words):
-            plot_train()
+        upstream.run("plot", parser.prog, words)
     if plt.get_backend().lower() != "agg":  # the window has been shown
         return
     if not any(axes.lines for axes in plt.gcf().axes):

@@ -1,5 +1,6 @@
 """Environments of the command line: import the modules that register them, and check their ids."""
 
+import contextlib
 import difflib
 import importlib
 from collections.abc import Iterable
@@ -23,9 +24,16 @@ def register_environment(env: str, packages: Iterable[str]) -> str:
         _import(f"--gym-packages {package}", package)
     if module:
         _import(f"--env {env}", module)
+    if name.lower().startswith("minatar/") and name not in gym.registry:
+        # Importing MinAtar, as the Zoo's --gym-packages does, registers none of its environments.
+        with contextlib.suppress(ImportError):
+            from minatar.gym import register_envs
+
+            register_envs()
     if name not in gym.registry:
-        # RL Zoo has environments of its own, such as CartPoleNoVel-v1.
-        importlib.import_module("rl_zoo3.import_envs")
+        from sb3_per.zoo import upstream
+
+        upstream.import_environments()
     if name not in gym.registry:
         nearest = difflib.get_close_matches(name, gym.registry, n=1)
         meant = f": did you mean {nearest[0]!r}?" if nearest else "."

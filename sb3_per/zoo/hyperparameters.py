@@ -1,7 +1,9 @@
-"""Read what YAML leaves as text in a hyperparameter file, and check learning rates."""
+"""Read what YAML leaves as text in a hyperparameter file, and check names and learning rates."""
 
 import re
 from typing import Any
+
+from sb3_per.buffers.settings import OTHER_NAMES, SETTING_NAMES, setting_hint
 
 # A number in scientific notation without a point, such as 1e-3, is text for YAML.
 _NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+"
@@ -41,3 +43,19 @@ def check_schedules(hyperparams: dict[str, Any]) -> None:
         value = hyperparams.get(name)
         if isinstance(value, str) and re.fullmatch(rf"[^_]+_{_PLAIN_NUMBER}", value) is None:
             raise ValueError(f"{name}: {value!r} is neither a number nor a linear schedule: write e.g. 0.001 or lin_0.001")
+
+
+def check_names(hyperparams: dict[str, Any], form: str = "replay_buffer_kwargs=dict({})") -> None:
+    """
+    Refuse settings of the buffer that stand beside the arguments of the algorithm, as in files for older libraries.
+
+    :param hyperparams: hyperparameters of a file or of the command line
+    :param form: how a setting is written there
+    :raises ValueError: for such a name; the message says where it belongs
+    """
+    for name, value in hyperparams.items():
+        meant = OTHER_NAMES.get(name, name)
+        if meant in SETTING_NAMES and meant not in ("n_steps", "gamma"):
+            raise ValueError(f"{name} is a setting of the buffer: write {form.format(f'{meant}={value!r}')}")
+        if name == "prioritized_replay":
+            raise ValueError(f"{name}{setting_hint(name, ())}")

@@ -1,6 +1,5 @@
 """Register the prioritized algorithms with RL Zoo: names, classes, hyperparameter files and search spaces."""
 
-import contextlib
 import functools
 import importlib
 from pathlib import Path
@@ -81,30 +80,20 @@ def register(sbx: bool = False) -> None:
     :param sbx: whether to register the algorithms of SBX too, ours and the stock ones, e.g. ``sbx_sac``. They load JAX
     :raises ImportError: without RL Zoo, or without SBX
     """
-    import_zoo()
-    import gymnasium as gym
-    from rl_zoo3 import ALGOS
-    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
-
-    from sb3_per.zoo import tuning
+    algorithms = import_zoo().ALGOS
+    from sb3_per.zoo import tuning, upstream
 
     names = PRIORITIZED if sbx else ALGORITHMS
     for algo in names:
-        ALGOS[algo] = class_of(algo)
+        algorithms[algo] = class_of(algo)
         stock_name = algo.removeprefix("sbx_").removeprefix("per_")
         space = SEARCH_SPACES.get(stock_name, stock_name)
-        HYPERPARAMS_SAMPLER[algo] = functools.partial(tuning.sample, algo, class_of(algo), space)
-        HYPERPARAMS_CONVERTER[algo] = functools.partial(tuning.convert, algo)
+        sample = functools.partial(tuning.sample, algo, class_of(algo), space)
+        upstream.add_search_space(algo, sample, functools.partial(tuning.convert, algo))
     if sbx:
         import sbx as stock
 
         for algo, name in COMPILED.items():
             stock_class = getattr(stock, name.removeprefix("PER"), None)
             if stock_class is not None:  # SBX has no class for a variant
-                ALGOS[algo.replace("per_", "", 1)] = stock_class
-    # Importing MinAtar, as the Zoo's --gym-packages does, registers none of its environments.
-    with contextlib.suppress(ImportError):
-        from minatar.gym import register_envs
-
-        if "MinAtar/Breakout-v1" not in gym.registry:
-            register_envs()
+                algorithms[algo.replace("per_", "", 1)] = stock_class

@@ -16,8 +16,7 @@ import optuna
 import torch as th
 import yaml
 from gymnasium import spaces
-from rl_zoo3.exp_manager import ExperimentManager
-from rl_zoo3.utils import get_class_by_name, get_latest_run_id
+from rl_zoo3 import get_latest_run_id
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
@@ -26,10 +25,11 @@ from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations, 
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER_SUFFIX, BufferCheckpointCallback, manifest_of
 from sb3_per.zoo import tuning
-from sb3_per.zoo.hyperparameters import check_schedules, with_numbers
+from sb3_per.zoo.hyperparameters import check_names, check_schedules, with_numbers
 from sb3_per.zoo.names import next_command
 from sb3_per.zoo.registry import PRIORITIZED
 from sb3_per.zoo.resume import newest_model, statistics_of
+from sb3_per.zoo.upstream import Manager, get_class_by_name
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -37,7 +37,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _DEMONSTRATION_FRACTION = 0.25
 
 
-class RunManager(ExperimentManager):
+class RunManager(Manager):
     """
     Manage a run as the Zoo does, with checkpoints that stay complete if the run is killed.
 
@@ -81,6 +81,11 @@ class RunManager(ExperimentManager):
             self.parser.error(f"--trial-id {self.trial_id} needs the study of the trial: --storage PATH and --study-name NAME")
         if self.options.demonstration_fraction is not None and path is None:
             self.parser.error(f"--demonstration-fraction {self.options.demonstration_fraction} needs --demonstrations PATH")
+        if self.is_ours:
+            try:
+                check_names(self.custom_hyperparams or {}, '-params replay_buffer_kwargs:"dict({})"')
+            except ValueError as error:
+                self.parser.error(f"-params: {error}")
         if path is not None:
             try:
                 require_saved(path)
@@ -96,7 +101,7 @@ class RunManager(ExperimentManager):
         """
         try:
             return super().setup_experiment()
-        except (TypeError, ValueError, NotImplementedError) as error:
+        except (TypeError, ValueError, NotImplementedError, AssertionError) as error:
             raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
             if not Path(raised_in).is_relative_to(_PACKAGE):
                 raise
@@ -111,7 +116,8 @@ class RunManager(ExperimentManager):
         Read the hyperparameters of the file, of a trial and of the command line.
 
         :return: hyperparameters for the run, and those to save
-        :raises SystemExit: if the file cannot be read, or has a learning rate that is neither a number nor a schedule
+        :raises SystemExit: if the file cannot be read, or has a setting of the buffer beside the arguments, or a learning rate
+            that is neither a number nor a schedule
         """
         if self.storage and self.study_name and not self.optimize_hyperparameters:
             self._take_trial(self.storage, self.study_name)
@@ -124,6 +130,10 @@ class RunManager(ExperimentManager):
             self.parser.error(f"-conf {self.config}: {error.strerror}")
         except (ImportError, ValueError, yaml.YAMLError) as error:
             self.parser.error(f"-conf {self.config}: {error}")
+        try:
+            check_names(hyperparams)  # of the file, or of -params
+        except ValueError as error:
+            self.parser.error(str(error))
         return with_numbers(hyperparams), with_numbers(saved)
 
     def _take_trial(self, storage: str, study_name: str) -> None:
@@ -144,12 +154,19 @@ class RunManager(ExperimentManager):
             self.trial_settings = trial.pop("replay_buffer_kwargs")
         self.custom_hyperparams = {**trial, **(self.custom_hyperparams or {})}
 
-    def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
+    def process(self, hyperparams: dict[str, Any]) -> Any:
+        """
+        Turn hyperparameters into arguments of the model, with our options.
+
+        :param hyperparams: hyperparameters of the file, of a trial and of the command line
+        :return: see :meth:`~sb3_per.zoo.upstream.Manager.process`
+        :raises SystemExit: for hyperparameters that cannot be used
+        """
         buffer_class = hyperparams.get("replay_buffer_class")
         try:
             if isinstance(buffer_class, str) and "." in buffer_class:
                 hyperparams["replay_buffer_class"] = get_class_by_name(buffer_class)
-            processed = super()._preprocess_hyperparams(hyperparams)
+            processed = super().process(hyperparams)
         except (NameError, ImportError, AttributeError) as error:
             self.parser.error(
                 f"-conf {self.config}: {error}. Name a scheme as text, e.g. scheme: lap, and a class with its module, e.g. "
@@ -183,10 +200,15 @@ class RunManager(ExperimentManager):
         if settings:
             hyperparams["replay_buffer_kwargs"] = settings
 
-    def _save_config(self, saved_hyperparams: dict[str, Any]) -> None:
+    def save_config(self, hyperparams: dict[str, Any]) -> None:
+        """
+        Save what a run was made with, settings of a trial and of demonstrations too.
+
+        :param hyperparams: hyperparameters of the file, which change
+        """
         if self.trial_settings is not None or self.options.demonstrations is not None:
-            saved_hyperparams["replay_buffer_kwargs"] = self._hyperparams["replay_buffer_kwargs"]
-        super()._save_config(saved_hyperparams)
+            hyperparams["replay_buffer_kwargs"] = self.arguments["replay_buffer_kwargs"]
+        super().save_config(hyperparams)
 
     # ---- a run that continues
 
@@ -221,8 +243,15 @@ class RunManager(ExperimentManager):
         elif self.normalize:
             print("The statistics of VecNormalize were not saved: they start anew")
 
-    def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> Any:
-        model: Any = super()._load_pretrained_agent(hyperparams, env)
+    def load_agent(self, arguments: dict[str, Any], env: VecEnv) -> Any:
+        """
+        Load the model that the run continues with, and its buffer.
+
+        :param arguments: arguments that replace those of the model
+        :param env: environments
+        :return: the model
+        """
+        model = super().load_agent(arguments, env)
         path = _buffer_of(Path(self.trained_agent).parent)
         if self.is_ours and path.exists():
             # The generation of the same step, or else the newest.
@@ -273,20 +302,8 @@ class RunManager(ExperimentManager):
             print(f"Added {n_added} demonstrations from {path}: {share:.0%} of each batch")
         if self.resumed_from is None:
             super().learn(model)
-            return
-        # As the Zoo does, with the number of steps going on.
-        arguments: dict[str, Any] = {}
-        if self.log_interval != -1:
-            arguments["log_interval"] = self.log_interval if self.log_interval > -1 else None
-        steps = self.n_timesteps - model.num_timesteps
-        try:
-            model.learn(steps, callback=self.callbacks, reset_num_timesteps=False, **arguments)
-        except KeyboardInterrupt:
-            pass  # the model is saved
-        finally:
-            for callback in self.callbacks[:1]:
-                callback.on_training_end()  # closes the progress bar
-            model.env.close()
+        else:
+            self.learn_the_rest(model)
 
     def save_trained_model(self, model: Any) -> None:
         """
@@ -351,7 +368,7 @@ class RunManager(ExperimentManager):
         )
         if self.vec_env_wrapper is not None:
             env = self.vec_env_wrapper(env)
-        env = self._maybe_normalize(env, eval_env=False)
+        env = self.normalized(env)
         return env if self.frame_stack is None else VecFrameStack(env, self.frame_stack)
 
     # ---- a search
@@ -361,9 +378,15 @@ class RunManager(ExperimentManager):
         if not self.optimize_hyperparameters:
             super().create_log_folder()
 
-    def _create_sampler(self, sampler_method: str) -> optuna.samplers.BaseSampler:
-        if sampler_method != "tpe":
-            return super()._create_sampler(sampler_method)
+    def create_sampler(self, method: str) -> optuna.samplers.BaseSampler:
+        """
+        Make the sampler of a search.
+
+        :param method: its name on the command line
+        :return: the Zoo's, but for ``"tpe"``
+        """
+        if method != "tpe":
+            return super().create_sampler(method)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             # In groups, because the settings of a trial depend on its scheme.

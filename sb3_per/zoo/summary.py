@@ -39,7 +39,7 @@ def newest_run(folder: Path, algo: str, env: str) -> Path:
     :return: folder of the run
     :raises FileNotFoundError: if there is none
     """
-    from rl_zoo3.utils import get_latest_run_id
+    from rl_zoo3 import get_latest_run_id
 
     runs, name = runs_of(folder, algo, env), env.replace("/", "-")
     return runs / f"{name}_{get_latest_run_id(str(runs), name)}"

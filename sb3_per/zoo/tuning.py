@@ -7,11 +7,10 @@ The Zoo puts the result of a trial in place of whole entries of the hyperparamet
 
 from typing import Any, NamedTuple
 
-from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
-
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.buffers.settings import with_both_betas
 from sb3_per.sampling.schemes import SCHEMES, PriorityScheme, make_scheme
+from sb3_per.zoo import upstream
 
 
 class Range(NamedTuple):
@@ -61,11 +60,11 @@ def sample(
     :param trial: trial of Optuna
     :param n_actions: number of dimensions of the action space
     :param n_envs: number of environments
-    :param additional_args: the Zoo's; ``"her_kwargs"`` holds the ``replay_buffer_kwargs`` of the hyperparameter file
+    :param additional_args: the Zoo's
     :return: hyperparameters
     :raises ValueError: for a scheme object in the hyperparameter file, because it brings its own settings
     """
-    file_kwargs = additional_args["her_kwargs"]
+    file_kwargs = upstream.buffer_settings_of(additional_args)
     if isinstance(file_kwargs.get("scheme"), PriorityScheme):
         raise ValueError(
             f"Tuning chooses among named schemes and cannot replace {file_kwargs['scheme']}: name a scheme instead"
@@ -80,9 +79,7 @@ def sample(
         tuned[name] = trial.suggest_float(name, RANGES[name].low, RANGES[name].high, log=RANGES[name].log)
     if cls.has_actor and not is_recurrent:
         tuned["actor_batch"] = trial.suggest_categorical("actor_batch", CHOICES["actor_batch"])
-    # The Zoo sets this only for SB3's own class.
-    additional_args["using_her_replay_buffer"] = has_hindsight
-    hyperparams = HYPERPARAMS_SAMPLER[space](trial, n_actions, n_envs, additional_args)
+    hyperparams = upstream.sample_stock(space, trial, n_actions, n_envs, additional_args, has_hindsight)
     goals = hyperparams.pop("replay_buffer_kwargs", {})
     for name in _TUNED_BY_ZOO:
         if name in goals:
@@ -117,7 +114,7 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
         # The Zoo would pass them to the constructor.
         del zoo_params["noise_type"]
         del zoo_params["noise_std"]
-    return _adapted(algo, convert_offpolicy_params(zoo_params), sizes, tuned)
+    return _adapted(algo, upstream.convert_offpolicy_params(zoo_params), sizes, tuned)
 
 
 def join(file_kwargs: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:

@@ -195,11 +195,11 @@ def test_buffers_that_do_not_fit_are_refused():
     for buffer, message in (
         (
             ReplayBuffer(60, model.observation_space, model.action_space, device="cpu", n_envs=2),
-            "it has n_envs 2, the model 1",
+            r"it has .*\(2, \(4,\), 1\), the model \(1, \(4,\), 1\)",
         ),
-        (ReplayBuffer(60, spaces.Box(-1, 1, (3,)), model.action_space, device="cpu"), "observations of shape"),
+        (ReplayBuffer(60, spaces.Box(-1, 1, (3,)), model.action_space, device="cpu"), r"\(1, \(3,\), 1\)"),
     ):
-        with pytest.raises(ValueError, match=f"ReplayBuffer does not fit this model: {message}|{message}"):
+        with pytest.raises(ValueError, match=f"ReplayBuffer does not fit this model: .*{message}"):
             model.replay_buffer = buffer
         assert model.replay_buffer is before
 
@@ -227,9 +227,6 @@ def test_a_deleted_buffer_is_gone_until_another_is_assigned(tmp_path):
     assert PERDQN.load(tmp_path / "model").replay_buffer.size() == 0
     model.replay_buffer = buffer
     assert_trains(model)
-    model.replay_buffer = None
-    with pytest.raises(ValueError, match=r"has no replay buffer: .*load_replay_buffer\(\)"):
-        model.learn(10)
 
 
 def test_a_model_with_n_step_returns_is_saved_without_its_buffer(tmp_path):
@@ -242,8 +239,7 @@ def test_a_model_with_n_step_returns_is_saved_without_its_buffer(tmp_path):
         **SMALL,
     )
     del model.replay_buffer
-    with pytest.warns(UserWarning, match="not as the stock algorithm"):
-        model.save(tmp_path / "model")
+    model.save(tmp_path / "model")
     assert PERDQN.load(tmp_path / "model").n_steps == 3
 
 

@@ -10,6 +10,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.envs import FakeImageEnv
 
 from sb3_per import PERDQN, PERSAC, PERTD3, PERTQC, PERCrossQ, PERRecurrentDQN, PERRecurrentSAC
+from tests.helpers.algorithms import optimizers_of
 from tests.helpers.models import STOCK
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=10, batch_size=8, train_freq=1, device="cpu", seed=0)
@@ -158,11 +159,11 @@ def test_only_the_optimizers_of_the_algorithm_follow_its_learning_rate():
         own: Any = type("Own", (WithOwnOptimizer, cls), {})
         model = make(own, learning_rate=lambda progress: 1e-3 * (2.0 - progress)).learn(14)
         assert model.own_optimizer.param_groups[0]["lr"] == 0.5
-        rates = {group["lr"] for optimizer in model._optimizers() for group in optimizer.param_groups}
+        rates = {group["lr"] for optimizer in optimizers_of(model) for group in optimizer.param_groups}
         assert rates == {2e-3}
         if hasattr(model, "actor"):
             expected = [model.actor.optimizer, model.critic.optimizer]
             expected += [model.ent_coef_optimizer] if getattr(model, "ent_coef_optimizer", None) is not None else []
             assert model._optimizers() == expected
         else:
-            assert model._optimizers() == [model.policy.optimizer]
+            assert model._optimizers() is model.policy.optimizer  # as DQN passes it to SB3

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import yaml
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import SimpleMultiObsEnv
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
-from sb3_per import LAP, PERDQN, PERSAC, IgnoredSettingWarning, PrioritizedReplayBuffer
+from sb3_per import LAP, PERDQN, PERSAC, PERTD3, IgnoredSettingWarning, PrioritizedReplayBuffer
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
 
 # A setting that the buffer does not accept, and what the message names.
@@ -34,16 +33,6 @@ SETTINGS = [
     (dict(scheme="prioritized"), "'proportional'"),
     (dict(scheme=LAP), "make an object, LAP()"),
 ]
-# An argument that the algorithm does not accept, and what the message names.
-ARGUMENTS = [
-    (dict(beta=0.4), "replay_buffer_kwargs=dict(beta=0.4)"),
-    (dict(eps=0.1), "replay_buffer_kwargs=dict(epsilon=0.1)"),
-    (dict(beta_frames=10), "replay_buffer_kwargs=dict(beta_anneal_steps=10)"),
-    (dict(prioritized_replay=True), "prioritized replay is what PERDQN does"),
-    (dict(prioritized_replay_alpha=0.6), "replay_buffer_kwargs=dict(alpha=0.6)"),
-    (dict(prioritized_replay_beta0=0.4), "replay_buffer_kwargs=dict(beta_start=0.4)"),
-    (dict(prioritized_replay_eps=1e-6), "replay_buffer_kwargs=dict(epsilon=1e-06)"),
-]
 
 
 def message_of(make: Any) -> str:
@@ -61,11 +50,6 @@ def test_messages_of_a_buffer_name_the_right_setting():
         assert "YAML" not in alone, settings
 
 
-def test_messages_of_an_algorithm_name_the_right_argument():
-    for arguments, named in ARGUMENTS:
-        assert named in message_of(lambda arguments=arguments: PERDQN("MlpPolicy", "CartPole-v1", **arguments)), arguments
-
-
 def test_names_of_schemes_in_upper_case_are_accepted():
     model = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(scheme="LAP"))
     assert isinstance(model.replay_buffer.scheme, LAP)
@@ -81,6 +65,10 @@ def test_a_hyperparameter_file_gets_the_same_messages(tmp_path, monkeypatch, cap
         (dict(replay_buffer_kwargs=dict(beta0=0.4)), "'beta_start'"),
         (dict(replay_buffer_kwargs=dict(alpha="0.6")), "Pass a number, not a string"),
         (dict(prioritized_replay_alpha=0.6), "replay_buffer_kwargs=dict(alpha=0.6)"),
+        (dict(prioritized_replay_beta0=0.4), "replay_buffer_kwargs=dict(beta_start=0.4)"),
+        (dict(prioritized_replay_eps=0.1), "replay_buffer_kwargs=dict(epsilon=0.1)"),
+        (dict(alpha=0.7), "replay_buffer_kwargs=dict(alpha=0.7)"),
+        (dict(prioritized_replay=True), "prioritized replay is what PERDQN does"),
     ):
         Path("own.yml").write_text(yaml.safe_dump({"CartPole-v1": {"n_timesteps": 10, "policy": "MlpPolicy", **entry}}))
         with pytest.raises(SystemExit):
@@ -115,49 +103,35 @@ def test_settings_with_effect_in_learn_do_not_warn(recwarn):
     assert not any(isinstance(each.message, IgnoredSettingWarning) for each in recwarn)
 
 
+def test_a_class_for_other_actions_is_named():
+    """Whether the environment is an object or a name, and in a class of the user's too."""
+
+    class Own(PERSAC):
+        pass
+
+    for cls, env, named in (
+        (PERSAC, "CartPole-v1", "PERSAC is for continuous actions, and this environment has Discrete(2): take PERDQN"),
+        (Own, gym.make("CartPole-v1"), "Own is for continuous actions, and this environment has Discrete(2): take PERDQN"),
+        (PERTD3, make_vec_env("CartPole-v1"), "PERTD3 is for continuous actions"),
+        (PERDQN, "Pendulum-v1", "take PERSAC"),
+    ):
+        with pytest.raises(AssertionError, match=re.escape(named)):
+            cls("MlpPolicy", env)
+
+
 def test_double_q_is_a_flag():
     """A text that says False would be true."""
     with pytest.raises(ValueError, match=r"double_q must be .*'False'"):
         PERDQN("MlpPolicy", "CartPole-v1", double_q="False", buffer_size=50)
 
 
-class Images(gym.Env):
-    """Images with channels last, which SB3 transposes by itself."""
-
-    observation_space, action_space = gym.spaces.Box(0, 255, (36, 40, 1), np.uint8), gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> Any:
-        return self.observation_space.sample(), 0.0, False, False, {}
-
-
 @pytest.mark.filterwarnings("ignore:The environment is already wrapped")
-def test_vec_normalize_inside_of_another_wrapper_gets_the_right_order():
-    """Before the first step. SB3 stores observations from before normalization, which have another shape then."""
-    vector, image = make_vec_env("CartPole-v1"), make_vec_env(Images)
-    both = VecNormalize(make_vec_env(SimpleMultiObsEnv), norm_obs_keys=["vec"])
-    only_rewards = VecNormalize(image, norm_obs=False)
-    for env, policy, right_order in (
-        (VecFrameStack(VecNormalize(vector), 4), "MlpPolicy", "VecNormalize(VecFrameStack(env))"),
-        (VecFrameStack(VecNormalize(vector, norm_obs=False), 4), "MlpPolicy", "VecNormalize(VecFrameStack(env))"),
-        (
-            VecMonitor(VecFrameStack(both, 2)),
-            "MultiInputPolicy",
-            "VecNormalize(VecTransposeImage(VecFrameStack(env)))",
-        ),
-        (only_rewards, "CnnPolicy", "VecNormalize(VecTransposeImage(env))"),
-        (VecFrameStack(only_rewards, 4), "CnnPolicy", "VecNormalize(VecTransposeImage(VecFrameStack(env)))"),
-    ):
-        model = PERDQN(policy, env, buffer_size=20)
-        with pytest.raises(ValueError, match=f"VecNormalize on the outside: {re.escape(right_order)}$"):
-            model.learn(10)
-        assert model.num_timesteps == 0 and model._last_obs is None
-
-
-@pytest.mark.filterwarnings("ignore:The environment is already wrapped")
-def test_vec_normalize_outside_or_inside_of_wrappers_of_the_same_shape_is_accepted():
+def test_observations_of_another_shape_than_those_of_the_model_are_refused_at_the_first_step():
+    """SB3 stores observations from before normalization. A wrapper outside of VecNormalize may change their shape."""
+    model = PERDQN("MlpPolicy", VecFrameStack(VecNormalize(make_vec_env("CartPole-v1")), 4), buffer_size=20)
+    with pytest.raises(ValueError, match="shape"):
+        model.learn(10)
+    assert model.replay_buffer.size() == 0
     make = partial(make_vec_env, "CartPole-v1")
     for env in (VecNormalize(VecFrameStack(make(), 4)), VecMonitor(VecNormalize(make()))):
         PERDQN("MlpPolicy", env, buffer_size=20, learning_starts=5).learn(10)

@@ -1,6 +1,6 @@
-"""What a call of ``train`` keeps for the log does not grow with its gradient steps."""
+"""Numbers for the log: means over the gradient steps of a call of ``train``."""
 
-import gc
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -8,55 +8,50 @@ import pytest
 import torch as th
 
 from sb3_per import PERDQN, Proportional
-from sb3_per.algorithms.metrics import MeanMetrics, demonstration_metrics
+from sb3_per.algorithms.metrics import Recorded, demonstration_metrics, record, weight_metrics
 from tests.helpers.algorithms import filled_model
 
 
-class CountsTensors(PERDQN):
-    """Count the tensors that are alive at two steps of a call of `train`."""
+def test_a_number_that_only_some_steps_have_is_averaged_over_these_steps():
+    class Rare(PERDQN):
+        def _update(self, batch: Any, gradient_step: int) -> Any:
+            td_errors, metrics = super()._update(batch, gradient_step)
+            if gradient_step % 3 == 0:
+                metrics["rare"] = th.tensor(float(gradient_step))
+            return td_errors, metrics
 
-    def _update(self, batch: Any, gradient_step: int) -> Any:
-        if gradient_step in (70, 198):  # as many are waiting to be read
-            gc.collect()  # what other tests have left
-            self.counts = [*getattr(self, "counts", []), sum(issubclass(type(each), th.Tensor) for each in gc.get_objects())]
-        return super()._update(batch, gradient_step)
-
-
-def test_a_long_call_of_train_holds_no_more_tensors_than_a_short_one():
-    model = filled_model(CountsTensors, "MlpPolicy", "CartPole-v1")
-    model.train(199, batch_size=8)
-    before, after = model.counts
-    assert abs(after - before) < 100  # two or more for each of 128 steps, if they were kept
+    model = filled_model(Rare, "MlpPolicy", "CartPole-v1")
+    model.train(7, batch_size=8)
+    assert model.logger.name_to_value["train/rare"] == (0 + 3 + 6) / 3
 
 
-def test_sums_give_the_means_of_lists():
-    n_steps, rng, metrics = 150, np.random.default_rng(0), MeanMetrics()
-    assert metrics.means() == {}
-    weights, losses, rare = rng.random((8, n_steps), np.float32), rng.random(n_steps, np.float32), []
-    for step in range(n_steps):
-        values = {"loss": th.tensor(losses[step])}
-        if step % 3 == 0:
-            values["rare"] = np.float64(step)
-            rare.append(float(step))
-        metrics.add(values, th.from_numpy(weights[:, [step]]))
-    means = metrics.means()
-    assert means["train/loss"] == sum(losses.tolist()) / n_steps
-    assert means["train/rare"] == sum(rare) / len(rare)
-    of_batches = weights.astype(np.float64)
-    effective_sizes = of_batches.sum(axis=0) ** 2 / (of_batches**2).sum(axis=0)
-    assert means["per/mean_weight"] == pytest.approx(of_batches.mean(), rel=1e-12)
-    assert means["per/effective_sample_size"] == pytest.approx(effective_sizes.mean() / 8, rel=1e-12)
-    assert metrics.means() == means  # reading changes nothing
+def test_numbers_are_kept_as_floats_and_hold_no_graph():
+    recorded: Recorded = defaultdict(list)
+    record(recorded, {"loss": th.tensor(2.0, requires_grad=True) * 3.0, "other": np.float32(0.5)})
+    record(recorded, {"loss": th.tensor(4.0)})
+    assert recorded == {"loss": [6.0, 4.0], "other": [0.5]}
+    assert {type(value) for values in recorded.values() for value in values} == {float}
 
 
-@pytest.mark.parametrize("weight, dtype", [(1.0, th.float16), (1.0, th.bfloat16), (1e-25, th.float32), (1e25, th.float32)])
-def test_the_effective_sample_size_of_equal_weights_is_the_batch_in_any_precision(weight, dtype):
-    metrics = MeanMetrics()
-    for _ in range(2):
-        metrics.add({}, th.full((512, 1), weight, dtype=dtype))
-    means = metrics.means()
-    assert means["per/effective_sample_size"] == pytest.approx(1.0)
-    assert means["per/mean_weight"] == pytest.approx(weight, rel=1e-3)
+def test_weights_of_a_batch_are_summarized_by_their_formulas():
+    weights = np.random.default_rng(0).random((8, 1))
+    found = {name: value.item() for name, value in weight_metrics(th.from_numpy(weights)).items()}
+    assert found["per/mean_weight"] == pytest.approx(weights.mean(), rel=1e-12)
+    expected = weights.sum() ** 2 / (weights**2).sum() / 8
+    assert found["per/effective_sample_size"] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [th.float16, th.bfloat16, th.float32])
+def test_the_effective_sample_size_of_equal_weights_is_the_batch_in_any_precision(dtype):
+    """The square of a sum of 512 ones is above the largest number of half precision."""
+    model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(scheme="uniform"))
+    sample = model.replay_buffer.sample
+    model.replay_buffer.sample = lambda *args, **kwargs: (batch := sample(*args, **kwargs))._replace(
+        weights=batch.weights.to(dtype)
+    )
+    model.train(1, batch_size=512)
+    assert model.logger.name_to_value["per/effective_sample_size"] == 1.0
+    assert model.logger.name_to_value["per/mean_weight"] == 1.0
 
 
 class Listed(Proportional):

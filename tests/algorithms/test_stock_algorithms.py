@@ -8,7 +8,7 @@ import pytest
 import torch as th
 from stable_baselines3 import DQN, SAC
 
-from sb3_per import PERDQN, PERSAC, PrioritizedReplayBuffer
+from sb3_per import PERDQN, PERSAC, PrioritizedOffPolicyMixin, PrioritizedReplayBuffer
 from tests.helpers.buffers import counting_env
 from tests.helpers.messages import caught_user_warnings, no_user_warnings
 from tests.helpers.models import STOCK
@@ -55,14 +55,14 @@ def test_a_stock_algorithm_with_a_prioritized_buffer_warns_once():
         assert all("PERSAC for SAC" in text for text in said)
 
 
-class Base(PERDQN):
+class OwnTraining(PERDQN):
     def train(self, gradient_steps: int, batch_size: int = 4) -> None:
         for _ in range(gradient_steps):
             self.replay_buffer.sample(batch_size)
 
 
-class OwnTraining(Base):
-    """The method is a parent's."""
+class StockFirst(DQN, PrioritizedOffPolicyMixin):
+    """In this order, the stock class trains."""
 
 
 class CountsUpdates(PERDQN):
@@ -70,16 +70,19 @@ class CountsUpdates(PERDQN):
         super().train(gradient_steps, batch_size)
 
 
-def test_a_train_method_of_the_user_that_forgets_priorities_is_named():
-    model = OwnTraining("MlpPolicy", "CartPole-v1", learning_starts=5, batch_size=4, train_freq=1)
-    with pytest.warns(UserWarning, match=r"Base\.train\(\) learns from a biased draw.*_update\(\) in place of") as caught:
-        model.learn(30)
-    assert len([w for w in caught if "update_priorities() was not called" in str(w.message)]) == 1
+def test_training_that_forgets_priorities_warns_once():
+    small: dict[str, Any] = dict(learning_starts=5, batch_size=4, train_freq=1, policy_kwargs=dict(net_arch=[4]))
+    for cls in (OwnTraining, StockFirst):
+        model = cls("MlpPolicy", "CartPole-v1", **small)
+        with pytest.warns(
+            UserWarning, match=r"a train\(\) of your own.*update_priorities\(batch\.indices, td_errors\)"
+        ) as caught:
+            model.learn(30)
+        assert len([w for w in caught if "update_priorities() was not called" in str(w.message)]) == 1
     with no_user_warnings():
-        CountsUpdates("MlpPolicy", "CartPole-v1", learning_starts=5, batch_size=4, train_freq=1).learn(30)
-        uniform = dict(scheme="uniform")
-        Base("MlpPolicy", "CartPole-v1", learning_starts=5, train_freq=1, replay_buffer_kwargs=uniform).learn(30)
-        PERSAC("MlpPolicy", "Pendulum-v1", learning_starts=5, batch_size=4, policy_kwargs=dict(net_arch=[4])).learn(30)
+        CountsUpdates("MlpPolicy", "CartPole-v1", **small).learn(30)
+        OwnTraining("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(scheme="uniform"), **small).learn(30)
+        PERSAC("MlpPolicy", "Pendulum-v1", **small).learn(30)
 
 
 def test_a_second_learn_ends_the_episode_that_its_reset_leaves():

@@ -10,7 +10,7 @@ import torch as th
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
 from sb3_per import PERDQN, PERSAC, PERCrossQ, PrioritizedOffPolicyMixin
-from tests.helpers.algorithms import CONFIGURATIONS, filled_model, recorded
+from tests.helpers.algorithms import CONFIGURATIONS, filled_model, optimizers_of, recorded
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "dqn", "qrdqn", "tqc", "crossq"])
@@ -25,14 +25,14 @@ def test_td_errors_equal_those_of_a_gradient_step(name):
     batch = model.replay_buffer.sample(16)
     batch = batch._replace(dones=th.ones(16, 1))
     state = {key: value.clone() for key, value in model.policy.state_dict().items()}
-    optimizers = copy.deepcopy([optimizer.state_dict() for optimizer in model._optimizers()])
+    optimizers = copy.deepcopy([optimizer.state_dict() for optimizer in optimizers_of(model)])
     th.manual_seed(5)
     td_errors = model.td_errors(batch)
     assert not td_errors.requires_grad
     assert td_errors.ndim == 2 and len(td_errors) == 16
     for key, value in model.policy.state_dict().items():
         assert th.equal(value, state[key]), key
-    assert str([optimizer.state_dict() for optimizer in model._optimizers()]) == str(optimizers)
+    assert str([optimizer.state_dict() for optimizer in optimizers_of(model)]) == str(optimizers)
     assert all(parameter.grad is None for parameter in model.policy.parameters())
 
     handed_back: list[th.Tensor] = []

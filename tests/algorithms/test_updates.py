@@ -1,13 +1,11 @@
 """Updates equal those of the stock parent for equal weights, follow the weights, and set the priorities."""
 
-import contextlib
 import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from sb3_per import (
@@ -17,7 +15,6 @@ from sb3_per import (
     PERTQC,
     PERCrossQ,
 )
-from sb3_per.algorithms.torch_loop import foreach_enabled
 from tests.helpers.algorithms import CONFIGURATIONS, SMALL, UNBATCHED, filled_model, parameters, recorded
 from tests.helpers.models import BIT_EQUAL, STOCK
 
@@ -116,47 +113,6 @@ def test_actor_loss_has_no_gradient_for_the_critics(cls, arguments, monkeypatch)
     model.train(gradient_steps=2, batch_size=8)
     assert gradients == [[None] * len(critic_parameters)] * 2
     assert [parameter.requires_grad for parameter in critic_parameters] == trainable
-
-
-def test_optimizers_step_all_parameters_together():
-    """The user's `foreach` wins, and optimizers without this option do not change."""
-    for foreach, expected in ((None, True), (False, False)):
-        policy_kwargs = dict(SMALL, optimizer_kwargs=dict(foreach=foreach))
-        model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1", policy_kwargs=policy_kwargs)
-        (group,) = model.critic.optimizer.param_groups
-        seen = []
-        model.critic.optimizer.register_step_pre_hook(lambda *_, group=group, seen=seen: seen.append(group["foreach"]))
-        model.train(gradient_steps=2, batch_size=8)
-        assert seen == [expected] * 2
-        assert group["foreach"] is foreach  # a zip holds what the stock algorithm has
-
-    policy_kwargs = dict(SMALL, optimizer_class=RMSpropTFLike)
-    model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", policy_kwargs=policy_kwargs)
-    model.train(gradient_steps=1, batch_size=8)
-    assert "foreach" not in model.policy.optimizer.param_groups[0]
-
-
-NAMES = "Adam AdamW Adamax NAdam RAdam RMSprop SGD Adagrad Adadelta ASGD Rprop Adafactor".split()
-OPTIMIZERS = [name for name in NAMES if hasattr(th.optim, name)]
-
-
-def trained(name: str, context: Any) -> list[th.Tensor]:
-    """Train a network for 20 steps, each in a context, and return its parameters."""
-    th.manual_seed(0)
-    network = th.nn.Sequential(th.nn.Linear(7, 16), th.nn.Tanh(), th.nn.Linear(16, 3))
-    optimizer = getattr(th.optim, name)(network.parameters())
-    for _ in range(20):
-        optimizer.zero_grad()
-        network(th.randn(5, 7)).square().mean().backward()
-        with context([optimizer]):
-            optimizer.step()
-    return list(network.parameters())
-
-
-def test_steps_of_all_parameters_together_give_the_same_bits():
-    for name in OPTIMIZERS:
-        for one, other in zip(trained(name, contextlib.nullcontext), trained(name, foreach_enabled), strict=True):
-            assert th.equal(one, other), name
 
 
 def one_update(model: Any, batch: Any) -> Any:

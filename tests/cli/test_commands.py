@@ -138,9 +138,11 @@ def test_missing_extras_name_commands_that_work(monkeypatch, tmp_path):
     filled = make_buffer()
     fill([filled], 5)
     model = sb3_per.PERDQN("MlpPolicy", "CartPole-v1", tensorboard_log=str(tmp_path), buffer_size=100)
+    other = sb3_per.PERDQN("MlpPolicy", "CartPole-v1", buffer_size=100).learn(20)
+    model.replay_buffer.add_demonstrations_from(other.replay_buffer)
     for module, use, command in (
         ("matplotlib.figure", lambda: plot_buffer(filled), 'pip install "matplotlib", or pip install ".[extra]"'),
-        ("tensorboard", lambda: model.learn(1), 'pip install "tensorboard", or pip install ".[extra]"'),
+        ("tqdm.rich", lambda: model.pretrain(1, progress_bar=True), 'pip install "tqdm" "rich", or pip install ".[extra]"'),
         ("rl_zoo3", lambda: compare.main(TASK), 'or pip install ".[compare]"'),
         ("rl_zoo3", lambda: sb3_per.zoo.register(), 'pip install "rl_zoo3[plots]" requests, or pip install ".[zoo]"'),
     ):
@@ -151,6 +153,9 @@ def test_missing_extras_name_commands_that_work(monkeypatch, tmp_path):
             if module == "rl_zoo3":
                 with pytest.raises(SystemExit):
                     summary.main(TASK)
+    monkeypatch.setattr("stable_baselines3.common.utils.SummaryWriter", None)  # what SB3 has without it
+    with pytest.raises(ImportError, match=re.escape('pip install "tensorboard" "tqdm" "rich", or pip install ".[extra]"')):
+        model.learn(1)
 
 
 def test_a_logger_of_the_users_own_needs_no_tensorboard(monkeypatch, tmp_path):

@@ -372,6 +372,7 @@ REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--setting", "alpha=0"): ("alpha=0 draws uniformly, as the uniform twin does",),
     ("--setting", "kappa=0.1"): ("kappa=0.1 has no effect with scheme='proportional'",),
     ("--setting", "n_steps=3"): ("n_steps is no prioritization", "give it to all arms, with -params"),
+    ("-params", "alpha:0.7"): ('alpha is a setting of the buffer: write --setting "alpha=0.7"',),
 }
 
 
@@ -412,7 +413,8 @@ def test_what_stops_the_runs_is_one_line(folder, capsys):
 
 
 @pytest.mark.slow
-def test_a_comparison_that_is_terminated_ends_cleanly(folder):
+@pytest.mark.parametrize("pauses", [(0.0,), (0.0, 0.0), (0.0, 0.3, 1.0)], ids=["once", "twice at once", "three times"])
+def test_a_comparison_that_is_terminated_ends_cleanly(folder, pauses):
     """Its workers end too: otherwise the pool waits for them."""
     process = subprocess.Popen(
         [sys.executable, "-m", "sb3_per", "compare", *COMMAND.split(), "-n", "100000000", "--quick"],
@@ -423,6 +425,9 @@ def test_a_comparison_that_is_terminated_ends_cleanly(folder):
     )
     while not PATH.exists() and process.poll() is None:  # until the random policy has its row, and the next run has begun
         time.sleep(0.1)
-    process.terminate()
+    for pause in pauses:
+        time.sleep(pause)
+        process.terminate()
     _, error = process.communicate(timeout=600)
     assert process.returncode == 130 and error.endswith(" compare: stopped; the same command goes on\n")
+    assert "Traceback" not in error

@@ -153,6 +153,12 @@ def parameters(model: Any) -> dict[str, th.Tensor]:
     return found
 
 
+def optimizers_of(model: Any) -> list[th.optim.Optimizer]:
+    """List the optimizers whose learning rate follows the schedule."""
+    optimizers = model._optimizers()
+    return optimizers if isinstance(optimizers, list) else [optimizers]
+
+
 # One configuration of each algorithm; CrossQ without batch normalization.
 UNBATCHED = ["sac", "td3", "ddpg", "dqn", "qrdqn", "tqc", "crossq-plain"]
 

@@ -1,9 +1,12 @@
 """from_vector_env against DummyVecEnv step by step, and against the raw stream of EnvPool."""
 
 import functools
+import importlib
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,15 +15,13 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
-from stable_baselines3 import SAC
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
+import sb3_per
 from sb3_per.integrations import from_vector_env
 from sb3_per.integrations.vector_env import split_infos
-
-pytestmark = pytest.mark.filterwarnings("ignore")
 
 N = 3
 MODES = list(AutoresetMode)
@@ -147,6 +148,7 @@ def raw_episodes(task: str, n_steps: int, **settings: Any) -> list[list[Any]]:
     return [part[:n_steps] for part in steps]
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting")  # of EnvPool's own spaces
 @pytest.mark.parametrize(
     ("task", "settings"),
     [
@@ -265,17 +267,28 @@ def test_envpools_that_cannot_work_are_refused_when_they_are_made() -> None:
         from_vector_env(make_pool("Pendulum-v1", num_envs=4, batch_size=2))
     with pytest.raises(TypeError, match="env_type"):
         from_vector_env(make_pool("Pendulum-v1", env_type="dm", num_envs=4))
+    with pytest.raises(TypeError, match="without wrappers"):
+        from_vector_env(gym.wrappers.vector.RecordEpisodeStatistics(make_pool("Pendulum-v1", num_envs=4)))
+    assert from_vector_env(make_pool("Pendulum-v1", env_type="gym", num_envs=4)).num_envs == 4  # a name of the same type
 
 
-def test_closed_environments_are_refused() -> None:
-    env = from_vector_env(SyncVectorEnv([pendulum]))
-    env.reset()
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv, "envpool"])
+def test_closed_environments_are_refused(kind: Any) -> None:
+    def make_env() -> Any:
+        return make_pool("Pendulum-v1", num_envs=1) if kind == "envpool" else kind([pendulum])
+
+    env, closed_below, closed = (make_env() for _ in range(3))
+    env, outer = from_vector_env(env), from_vector_env(closed_below)
+    env.reset(), outer.reset()
+    env.close(), closed_below.close(), closed.close()
     env.close()
-    env.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        env.step(np.zeros((1, 1), np.float32))
-    with pytest.raises(RuntimeError, match="closed"):
-        env.reset()
+    for each in (env, outer):
+        with pytest.raises(RuntimeError, match="are closed: make new ones"):
+            each.step(np.zeros((1, 1), np.float32))
+        with pytest.raises(RuntimeError, match="are closed: make new ones"):
+            each.reset()
+    with pytest.raises(RuntimeError, match="are closed: make new ones"):
+        from_vector_env(closed)
 
 
 def test_flatten_follows_the_order_of_the_space() -> None:
@@ -322,15 +335,28 @@ def test_methods_and_attributes_of_single_environments(kind: Any) -> None:
     assert env.get_attr("gain") == [1.0] * N and env.get_attr("gain", 1) == [1.0]
     env.set_attr("gain", 2.0, indices=[1])
     assert env.get_attr("gain") == [1.0, 2.0, 1.0]
-    assert env.has_attr("gain") and not env.has_attr("nothing")
+    assert env.has_attr("gain") and env.has_attr("compute_reward") and not env.has_attr("nothing")
     assert env.render_mode is None
     goals = np.zeros((5, 2), np.float32)
-    (rewards,) = env.env_method("compute_reward", goals, goals, [{}] * 5, indices=[2])
-    assert (rewards == 0).all() and rewards.shape == (5,)
-    assert len(env.env_method("compute_reward", goals, goals, [{}] * 5)) == N
+    rewards = env.env_method("compute_reward", goals, desired=goals, _=[{}] * 5)
+    assert len(rewards) == N and all((part == 0).all() and part.shape == (5,) for part in rewards)
+    for call in (env.env_method, env.get_attr):
+        with pytest.raises(AttributeError, match="nothing"):
+            call("nothing")
     assert env.env_is_wrapped(TimeLimit) == [True] * N and env.env_is_wrapped(RecordEpisodeStatistics) == [False] * N
     assert env.env_is_wrapped(Monitor, indices=0) == [True]
     env.step(np.zeros((N, 2), np.float32))
+    env.close()
+
+
+def test_a_method_of_some_environments_needs_them_in_this_process() -> None:
+    goals = np.zeros((5, 2), np.float32)
+    arguments = ("compute_reward", goals, goals, [{}] * 5)
+    (rewards,) = from_vector_env(SyncVectorEnv([Goals] * N)).env_method(*arguments, indices=[2])
+    assert (rewards == 0).all() and rewards.shape == (5,)
+    env = from_vector_env(AsyncVectorEnv([Goals] * N))
+    with pytest.raises(NotImplementedError, match=r"not 'compute_reward' of \[2\] alone: use SyncVectorEnv, or SubprocVecEnv"):
+        env.env_method(*arguments, indices=[2])
     env.close()
 
 
@@ -360,22 +386,118 @@ def test_rendering() -> None:
     assert len(images) == 2 and images[0].shape == (400, 600, 3)
 
 
+def algorithm(name: str) -> Any:
+    """Find an algorithm, or skip the test where SBX is not installed."""
+    if name.startswith("sbx."):
+        pytest.importorskip("sbx")
+        return getattr(importlib.import_module("sb3_per.sbx"), name.removeprefix("sbx."))
+    return getattr(sb3_per, name)
+
+
+def train_and_go_on(cls: Any, make_env: Callable[[], Any], folder: Path) -> Any:
+    """Train, save and load, go on in new environments, and return the model. It has 80 rows of ``N`` transitions."""
+    settings = dict(learning_starts=20, train_freq=1, gradient_steps=1, batch_size=8, buffer_size=1_000)
+    model = cls("MlpPolicy", make_env(), policy_kwargs=dict(net_arch=[8]), seed=0, **settings)
+    model.learn(40 * N)
+    model.save(folder / "model")
+    model.save_replay_buffer(folder / "pool.buffer")
+    model.get_env().close()
+    loaded = cls.load(folder / "model", env=make_env())
+    loaded.load_replay_buffer(folder / "pool.buffer")
+    loaded.learn(40 * N, reset_num_timesteps=False)
+    loaded.get_env().close()
+    return loaded
+
+
+ALGORITHMS = {"PERSAC": "pendulum", "PERDQN": "cartpole", "sbx.PERDQN": "cartpole"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "mode"),
+    [("PERSAC", AsyncVectorEnv, AutoresetMode.NEXT_STEP), ("PERDQN", SyncVectorEnv, AutoresetMode.SAME_STEP)],
+)
+def test_training_saving_and_going_on_are_those_of_dummy_vec_env(name: str, kind: Any, mode: Any, tmp_path: Path) -> None:
+    cls, maker = algorithm(name), MAKERS[ALGORITHMS[name]]
+    makers: tuple[Callable[[], Any], ...] = (
+        lambda: from_vector_env(kind([maker] * N, autoreset_mode=mode)),
+        lambda: DummyVecEnv([lambda: Monitor(maker())] * N),
+    )
+    ours, theirs = (train_and_go_on(cls, make_env, tmp_path) for make_env in makers)
+    for array in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts", "priorities"):
+        assert equal(*(np.asarray(getattr(model.replay_buffer, array)) for model in (ours, theirs))), array
+    # Equal priorities of the last batches come from equal networks. Not all are those of new transitions.
+    assert len(np.unique(ours.replay_buffer.priorities)) > 20
+    assert ours.num_timesteps == 80 * N and ours.replay_buffer.dones.sum() > 10
+    assert without_time_of(ours.ep_info_buffer) == without_time_of(theirs.ep_info_buffer)
+
+
+def without_time_of(episodes: Any) -> list[dict[str, Any]]:
+    return [{key: value for key, value in episode.items() if key != "t"} for episode in episodes]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_training_in_envpool_stores_no_step_of_a_reset(name: str, tmp_path: Path) -> None:
+    task, length = {"pendulum": ("Pendulum-v1", 7), "cartpole": ("CartPole-v1", 12)}[ALGORITHMS[name]]
+
+    def make_env() -> Any:
+        return from_vector_env(make_pool(task, num_envs=N, max_episode_steps=length, seed=0), stagger=length)
+
+    model = train_and_go_on(algorithm(name), make_env, tmp_path)
+    buffer = model.replay_buffer
+    obs, following, ends = buffer.observations[:80], buffer.next_observations[:80], buffer.dones[:80].astype(bool)
+    # The load is a break, too: the newest steps before it became truncations, if they were no ends.
+    assert ends[39].all() and buffer.timeouts[39].any()
+    goes_on = (obs[1:] == following[:-1]).all(axis=-1)
+    assert (goes_on == ~ends[:-1]).all()
+    # An episode that began anew has `length` steps at most, and only the first ones are cut before.
+    starts = np.vstack([np.ones((1, N), bool), ends[:-1]])
+    ages = np.zeros(N, int)
+    for row in range(80):
+        ages = np.where(starts[row], 1, ages + 1)
+        assert (ages <= length).all() and (ends[row] | (ages < length)).all()
+    if task == "Pendulum-v1":
+        assert (buffer.rewards[:80] != 0).all() and buffer.timeouts[:80].sum() == ends.sum()
+
+
+def test_hindsight_needs_environments_in_this_process() -> None:
+    settings: dict[str, Any] = dict(
+        replay_buffer_class=sb3_per.PrioritizedHerReplayBuffer,
+        learning_starts=40,
+        buffer_size=300,
+        batch_size=8,
+        policy_kwargs=dict(net_arch=[8]),
+    )
+    model = sb3_per.PERSAC("MultiInputPolicy", from_vector_env(SyncVectorEnv([Goals] * N)), **settings)
+    model.learn(90)
+    assert (np.isin(model.replay_buffer.sample(64).rewards, (-1, 0))).any()
+    env = from_vector_env(AsyncVectorEnv([Goals] * N))
+    with pytest.raises(NotImplementedError, match="use SyncVectorEnv, or SubprocVecEnv"):
+        sb3_per.PERSAC("MultiInputPolicy", env, **settings).learn(90)
+    env.close()
+    pool = make_pool("FetchReach-v4", num_envs=N)
+    with pytest.raises(ValueError, match="no compute_reward"):
+        sb3_per.PERSAC("MultiInputPolicy", from_vector_env(pool), **settings)
+
+
 def test_evaluation_counts_whole_episodes_alone() -> None:
     pool = make_pool("Pendulum-v1", num_envs=4, max_episode_steps=20)
-    model = SAC("MlpPolicy", from_vector_env(pool, stagger=20), policy_kwargs=dict(net_arch=[8]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # SB3 warns without a Monitor
-        _, lengths = evaluate_policy(model, model.get_env(), n_eval_episodes=8, return_episode_rewards=True)
+    env = VecNormalize(from_vector_env(pool, stagger=20))
+    model = sb3_per.PERSAC("MlpPolicy", env, policy_kwargs=dict(net_arch=[8]))
+    # A warning would be an error. SB3 warns without a Monitor.
+    _, lengths = evaluate_policy(model, env, n_eval_episodes=8, return_episode_rewards=True)
     assert lengths == [20] * 8
 
 
 def test_wrappers_of_sb3_go_around_it() -> None:
     pool = make_pool("ReacherHard-v1", num_envs=4, max_episode_steps=10)
-    env = VecNormalize(VecMonitor(from_vector_env(pool, flatten=True)))
-    model = SAC("MlpPolicy", env, learning_starts=20, policy_kwargs=dict(net_arch=[8]), buffer_size=400)
+    with pytest.warns(UserWarning, match="already wrapped with a `Monitor`"):
+        env = VecNormalize(VecMonitor(from_vector_env(pool, flatten=True)))
+    model = sb3_per.PERSAC("MlpPolicy", env, learning_starts=20, policy_kwargs=dict(net_arch=[8]), buffer_size=400)
     model.learn(200)
     assert model.replay_buffer.timeouts[:50].sum() == 20 and model.replay_buffer.dones[:50].sum() == 20
     assert {info["l"] for info in model.ep_info_buffer} == {10}
+    # The statistics count terminal observations no more than VecNormalize does elsewhere: one of each step and reset.
+    assert env.obs_rms.count == pytest.approx(4 * 51, abs=0.01)
 
 
 def test_the_package_imports_without_envpool_and_newer_gymnasium() -> None:

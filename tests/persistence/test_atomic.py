@@ -2,7 +2,9 @@
 
 import io
 import itertools
+import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -133,6 +135,47 @@ def test_the_permissions_of_a_file_follow_the_umask(tmp_path):
     (tmp_path / "plain").write_bytes(b"")
     write_file(tmp_path / "model.zip", lambda file: file.write(b"whole"))
     assert (tmp_path / "model.zip").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o660, 0o664, 0o666, 0o700, 0o755, 0o604, 0o2664])
+def test_a_new_file_has_the_mode_of_the_one_that_it_replaces(mode, tmp_path):
+    """As a file that is written into. So others can still read it, or still not."""
+    path = tmp_path / "model.zip"
+    before = os.umask(0o027)
+    try:
+        for _ in range(2):
+            write_file(path, lambda file: file.write(b"whole"))
+            os.chmod(path, mode)
+        write_file(path, lambda file: file.write(b"again"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert path.read_bytes() == b"again"
+
+
+def test_a_new_file_has_the_group_of_the_one_that_it_replaces(tmp_path):
+    path = tmp_path / "model.zip"
+    path.write_bytes(b"old")
+    others = [group for group in (*os.getgroups(), 12_345) if group != path.stat().st_gid]
+    for group in others:
+        try:
+            os.chown(path, -1, group)
+        except PermissionError:
+            continue
+        write_file(path, lambda file: file.write(b"new"))
+        assert path.stat().st_gid == group
+
+
+def test_a_file_without_the_right_to_write_is_not_replaced(tmp_path, monkeypatch):
+    """A rename would need rights in the directory alone."""
+    path = tmp_path / "best.zip"
+    path.write_bytes(b"old")
+    path.chmod(0o444)
+    monkeypatch.setattr(atomic.os, "access", lambda path, mode: bool(Path(path).stat().st_mode & 0o222))  # root may always
+    with pytest.raises(PermissionError, match=r"best\.zip"):
+        write_file(path, lambda file: file.write(b"new"))
+    assert path.read_bytes() == b"old"
+    assert names_of(tmp_path) == {"best.zip"}
 
 
 def test_an_error_leaves_the_old_file_alone(tmp_path):

@@ -15,8 +15,10 @@ from tests.helpers.pages import check_make
 from tests.helpers.project import ROOT
 
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
-CI, WEEKLY = (yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text()) for name in ("ci.yml", "weekly.yml"))
-JOBS = {**CI["jobs"], **WEEKLY["jobs"]}
+CI, WEEKLY, RELEASE = (
+    yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text()) for name in ("ci", "weekly", "release")
+)
+JOBS = [job for workflow in (CI, WEEKLY, RELEASE) for job in workflow["jobs"].values()]
 
 # Extras without tests of their own: other jobs install them.
 TOOLS = {"dev", "doc", "release", "test"}
@@ -51,10 +53,11 @@ def check(words: list[str]) -> None:
     """Check that a command of a job names targets, extras and files that exist."""
     program, *arguments = words
     if program == "make":
-        installs = [word for word in arguments if word.startswith(".venv/")]
-        check_make([word for word in arguments if word not in installs])
-        for word in installs:
-            unknown = set(word.removeprefix(".venv/").split(",")) - extras()
+        patterns = (re.fullmatch(r"\.venv/([\w,]+)|lowest-(\w+)\.txt", word) for word in arguments)
+        of_extras = {found[0]: found[1] or found[2] for found in patterns if found}
+        check_make([word for word in arguments if word not in of_extras])
+        for names in of_extras.values():
+            unknown = set(names.split(",")) - extras()
             assert not unknown, f"pyproject.toml has no extra {unknown}"
     else:
         assert program in ("python", ".venv/bin/pytest"), f"A command that nothing checks: {shlex.join(words)}"
@@ -63,14 +66,15 @@ def check(words: list[str]) -> None:
 
 
 def test_jobs_name_targets_extras_and_tests_that_exist():
-    for job in JOBS.values():
+    for job in JOBS:
         commands = list(commands_of(job))
-        assert commands
+        assert commands or job is RELEASE["jobs"]["publish"]
         for words in commands:
             check(words)
     for mistake in (
         "make nothing",
         "make .venv/zoo,nothing",
+        "make lowest-nothing.txt",
         ".venv/bin/pytest tests/nothing",
         "python .ci/nothing.py",
         "nothing",
@@ -101,6 +105,43 @@ def test_the_lowest_versions_are_those_of_pyproject():
     for name in re.findall(r'^ +"([\w-]+)', table[1], re.MULTILINE):
         (version,) = re.findall(rf"^{name}==([\d.]+)$", done.stdout, re.MULTILINE)
         assert f'"{name}>={version}' in table[1]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the script needs tomllib")
+def test_each_extra_with_bounds_is_tested_with_its_lowest_versions():
+    with_bounds = set()
+    for extra in extras() - TOOLS:
+        done = subprocess.run([sys.executable, str(ROOT / ".ci" / "lowest.py"), extra], capture_output=True, text=True)
+        if done.returncode == 0:
+            with_bounds.add(extra)
+            for name, version in re.findall(r"^([\w-]+)==([\d.]+)$", done.stdout, re.MULTILINE):
+                assert re.search(rf'"{name}(\[[\w,-]+\])?>={re.escape(version)}[",;]', PYPROJECT)
+    assert {settings["extra"] for settings in settings_of(WEEKLY["jobs"]["lowest"])} == with_bounds
+
+
+def test_a_tag_must_fit_version_and_changelog(tmp_path):
+    script = tmp_path / ".ci" / "tag.py"
+    for path in (script, tmp_path / "sb3_per" / "__init__.py"):
+        path.parent.mkdir()
+    script.write_text((ROOT / ".ci" / "tag.py").read_text())
+    (tmp_path / "sb3_per" / "__init__.py").write_text('__version__ = "0.3.1"\n')
+    for tag, heading, said in (
+        ("v0.3.1", "## 0.3.1 (2027-01-31)", ""),
+        ("v0.3.2", "## 0.3.2 (2027-01-31)", "The tag v0.3.2 is not v and the version"),
+        ("0.3.1", "## 0.3.1 (2027-01-31)", "The tag 0.3.1 is not v and the version"),
+        ("v0.3.1", "## 0.3.1 (unreleased)", "CHANGELOG.md has no heading with a date"),
+    ):
+        (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n")
+        done = subprocess.run([sys.executable, str(script), tag], capture_output=True, text=True)
+        assert (done.returncode == 0) == (said == "") and done.stderr.startswith(said)
+
+
+def test_publishing_needs_no_secret():
+    """Trusted publishing: only the last job may ask for an identity, and no step has a password."""
+    publish = RELEASE["jobs"]["publish"]
+    assert publish["permissions"] == {"id-token": "write"} and publish["needs"] == "build"
+    assert "permissions" not in RELEASE["jobs"]["build"] and RELEASE["permissions"] == {"contents": "read"}
+    assert "secrets." not in str(RELEASE) and RELEASE[True]["push"] == {"tags": ["v*"]}  # YAML 1.1 reads `on` as True
 
 
 def test_the_version_stands_in_one_place():

@@ -25,6 +25,7 @@ PROMISES: dict[str, tuple[list[str], list[str]]] = {
         ["continue_run.zip", "continue_run_buffer.pkl"],
     ),
     "double_dqn": (["mean return"], ["double_dqn.zip"]),
+    "envpool_reacher": (["ep_rew_mean", "seed 0: mean return"], []),
     "from_sac": (
         ["300 transitions in a PrioritizedReplayBuffer", "PERSAC, 600 steps"],
         ["from_sac.zip", "from_sac_buffer.pkl"],
@@ -112,6 +113,8 @@ QUICK = ("own_algorithm",)
 def test_examples_run_and_keep_their_promises(script, short, capsys, tmp_path):
     if script == "actors":
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_per[distributed]'")
+    if script == "envpool_reacher":
+        pytest.importorskip("envpool", reason="EnvPool is not installed: pip install 'sb3_per[envpool]'")
     with alone_with_ray() if script == "actors" else contextlib.nullcontext():
         results = short(script)
     shown, files = PROMISES[script]

@@ -21,18 +21,9 @@ def is_module(name: str) -> bool:
     return name in FILES or f"{name}.__init__" in FILES
 
 
-def imported_at_runtime(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk over all nodes but those that only type checkers read."""
-    for node in ast.iter_child_nodes(tree):
-        is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        if not is_for_types:
-            yield node
-            yield from imported_at_runtime(node)
-
-
 def imports_of(name: str) -> Iterator[str]:
-    """Modules of the package that a module imports, at its top or in a function."""
-    for node in imported_at_runtime(TREES[name]):
+    """Modules of the package that a module imports: at its top, in a function, or for type checkers alone."""
+    for node in ast.walk(TREES[name]):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             parts = [f"{node.module}.{alias.name}" for alias in node.names]
             found = [part if is_module(part) else node.module for part in parts]

@@ -19,7 +19,7 @@ ROWS = recipes.read(recipes.OUT / "recipes.csv")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in RECIPES if recipes.row_of(name, ROWS)])
+@pytest.mark.parametrize("name", [name for name in RECIPES if recipes.rows_of(name, ROWS)])
 def test_each_recipe_reaches_its_promised_score(name, monkeypatch):
     monkeypatch.delenv("SB3_PER_SHORT", raising=False)
     if name == "actors, script":
@@ -27,6 +27,8 @@ def test_each_recipe_reaches_its_promised_score(name, monkeypatch):
         with alone_with_ray():
             score = recipes.train(name)["score"]
     else:
+        if name.startswith("EnvPool"):
+            pytest.importorskip("envpool", reason="EnvPool is not installed: pip install 'sb3_per[envpool]'")
         score = recipes.train(name)["score"]
     assert score >= targets.target_of("recipes", name)
 
@@ -34,7 +36,9 @@ def test_each_recipe_reaches_its_promised_score(name, monkeypatch):
 def test_the_published_table_follows_from_the_runs():
     for row in ROWS:
         assert row["source"] == recipes.fingerprint(row["recipe"]), f"{row['recipe']} has changed: run it again"
-        assert float(row["score"]) >= targets.target_of("recipes", row["recipe"])
+    for name in RECIPES:
+        if rows := recipes.rows_of(name, ROWS):
+            assert recipes.scores_of(rows).mean() >= targets.target_of("recipes", name)
     assert (recipes.OUT / "recipes.md").read_text().splitlines() == recipes.report(ROWS)
 
 

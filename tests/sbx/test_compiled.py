@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 
+from sb3_per.sbx import jax_loop
 from sb3_per.sbx.batches import StepOutput, batch_from_torch, stack
+from sb3_per.sbx.jax_loop import loop_lengths
 from tests.helpers.buffers import fill
 from tests.helpers.sbx_models import BATCH_SIZE, leaves, make, names, shared
 
@@ -30,11 +31,12 @@ jax.monitoring.register_event_duration_secs_listener(_count)
 def test_nothing_is_compiled_twice(monkeypatch):
     """The number of steps, the place within a policy delay and numbers such as tau may differ from call to call."""
     model = shared("td3")
-    model.train(3, BATCH_SIZE)  # a loop of 2 and a single step
+    model.train(1, BATCH_SIZE)
+    model.train(2, BATCH_SIZE)
     model.td_errors(model.replay_buffer.sample(BATCH_SIZE))
     n_before = len(COMPILATIONS)
     assert n_before > 0
-    for gradient_steps in (1, 2, 3, 1, 1):
+    for gradient_steps in (1, 2, 2, 1, 1):
         model.train(gradient_steps, BATCH_SIZE)
     monkeypatch.setattr(model, "tau", 0.01)
     monkeypatch.setattr(model, "target_policy_noise", 0.3)
@@ -43,17 +45,28 @@ def test_nothing_is_compiled_twice(monkeypatch):
     assert len(COMPILATIONS) == n_before
 
 
-def test_calls_of_up_to_n_steps_compile_as_often_as_n_has_bits_and_once_for_the_number_of_the_run(monkeypatch):
+def test_each_length_of_a_loop_is_compiled_once(monkeypatch):
+    monkeypatch.setattr(jax_loop, "LONGEST_REST", 3)  # fewer compilations
     model = shared("dqn")
-    monkeypatch.setattr(model, "gradient_steps", 5)
     batch_size = BATCH_SIZE + 1  # no other test has compiled for it
     n_before = len(COMPILATIONS)
-    for gradient_steps in (7, 6, 5, 4, 3, 2, 1):
+    for gradient_steps in reversed(range(1, 12)):
         model.train(gradient_steps, batch_size)
-    assert len(COMPILATIONS) - n_before == 3 + 1  # of 1, 2 and 4 steps, and of 5
-    for gradient_steps in range(1, 8):
+    assert len(COMPILATIONS) - n_before == 3 + 2  # of 1, 2 and 3 steps, and of 4 and 8
+    for gradient_steps in range(1, 12):
         model.train(gradient_steps, batch_size)
-    assert len(COMPILATIONS) - n_before == 3 + 1
+    assert len(COMPILATIONS) - n_before == 3 + 2
+
+
+def test_the_number_of_lengths_is_bounded():
+    """Up to 32 steps are one loop. Twice as many steps add one length. Only a call of one step has a loop of one."""
+    assert loop_lengths(1) == [1] and loop_lengths(20) == [20] and loop_lengths(64) == [64]
+    assert loop_lengths(61) == [32, 29] and loop_lengths(33) == [16, 17] and loop_lengths(129) == [64, 32, 16, 17]
+    for doublings in range(6):
+        n = 32 << doublings
+        splits = {i: loop_lengths(i) for i in range(1, n + 1)}
+        assert all(sum(lengths) == i and (i == 1 or 1 not in lengths) for i, lengths in splits.items())
+        assert len(set().union(*splits.values())) == 32 + doublings
 
 
 def trip_counts(program: str) -> list[int | None]:
@@ -77,9 +90,10 @@ def record_loops(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int | None
     return lengths
 
 
-@pytest.mark.parametrize(("gradient_steps", "expected"), [(1, []), (2, [2]), (4, [4]), (7, [4, 2])])
+@pytest.mark.parametrize(("gradient_steps", "expected"), [(1, []), (2, [2]), (3, [3]), (7, [4, 3]), (8, [8])])
 def test_the_compiler_knows_the_length_of_the_loop_over_gradient_steps(gradient_steps, expected, monkeypatch):
     """On a GPU, a loop of unknown length waits for the device before each step. DQN has no other loop: no random numbers."""
+    monkeypatch.setattr(jax_loop, "LONGEST_REST", 3)
     model = shared("dqn")
     lengths = record_loops(model, monkeypatch)
     model.train(gradient_steps, BATCH_SIZE)
@@ -91,8 +105,8 @@ def test_the_compiler_knows_the_length_of_the_loop_over_gradient_steps(gradient_
 def test_no_program_has_a_loop_of_unknown_length(name, monkeypatch):
     model = shared(name)
     lengths = record_loops(model, monkeypatch)
-    model.train(6, BATCH_SIZE)
-    assert {4, 2} <= set(lengths) and None not in lengths
+    model.train(34, BATCH_SIZE)
+    assert {32, 2} <= set(lengths) and None not in lengths
 
 
 @pytest.mark.parametrize(("static_argnums", "expected"), [((), [None]), ((1,), [3])])
@@ -104,20 +118,6 @@ def test_a_loop_of_unknown_length_is_recognized(static_argnums, expected):
 
     program = jax.jit(repeat, static_argnums=static_argnums).lower(jnp.ones((4, 4)), 3).compile()
     assert trip_counts(program.as_text()) == expected
-
-
-def test_the_number_of_steps_of_a_run_is_one_loop(monkeypatch):
-    """Other numbers are split into powers of two."""
-    model = make("dqn", gradient_steps=-1, train_freq=5)
-    fill([model.replay_buffer], 30)
-    model.set_logger(Logger(None, []))
-    by_episode = TrainFreq(1, TrainFrequencyUnit.EPISODE)
-    for gradient_steps, train_freq, expected in ((-1, model.train_freq, [5]), (5, by_episode, [5]), (-1, by_episode, [4, 1])):
-        monkeypatch.setattr(model, "gradient_steps", gradient_steps)
-        monkeypatch.setattr(model, "train_freq", train_freq)
-        _, batches = model._draw_ahead(BATCH_SIZE, 0, 6)
-        assert [len(output.values) for output in model._compute(batches[:5])[2]] == expected
-        assert [len(output.values) for output in model._compute(batches)[2]] == [4, 2]
 
 
 @pytest.mark.slow

@@ -28,8 +28,6 @@ def test_constructors_are_those_of_sbx():
         if name == "dqn":
             assert parameters.pop("double_q").default is False
         assert parameters == dict(inspect.signature(stock).parameters)
-        with pytest.raises(TypeError, match=r"replay_buffer_kwargs=dict\(beta_start=0.4\)"):
-            mine("MlpPolicy", "CartPole-v1", beta=0.4)
 
 
 def test_draws_are_those_of_sb3_per():
@@ -104,14 +102,14 @@ def test_a_stock_buffer_that_is_assigned_becomes_prioritized():
     assert model.replay_buffer is before
 
 
-def test_a_train_method_of_the_user_that_forgets_priorities_is_named():
+def test_a_train_method_of_the_user_that_forgets_priorities_warns():
     class Own(ALGORITHMS["dqn"][0]):  # type: ignore[misc]
         def train(self, gradient_steps: int, batch_size: int) -> None:
             self.replay_buffer.sample(batch_size)
 
     model = Own("MlpPolicy", "CartPole-v1", buffer_size=80, policy_kwargs=dict(net_arch=[4, 4]))
     fill([model.replay_buffer], 10)
-    with pytest.warns(UserWarning, match=r"Own\.train\(\) learns from a biased draw"):
+    with pytest.warns(UserWarning, match=r"train\(\) of your own, multiply the loss by batch\.weights"):
         for _ in range(12):
             model.train(1, 4)
 
@@ -131,16 +129,6 @@ def test_a_run_begins_with_the_first_step_and_is_reproduced_by_its_seed(tmp_path
 
 
 # ---- files
-
-
-def test_a_zip_of_the_other_package_is_refused_with_its_name(tmp_path):
-    torch_model = sb3_per.PERDQN("MlpPolicy", "CartPole-v1", buffer_size=80, policy_kwargs=dict(net_arch=[4]))
-    torch_model.save(tmp_path / "torch")
-    make("dqn").save(tmp_path / "jax")
-    with pytest.raises(ValueError, match=r"networks of JAX, which PERDQN of sb3_per cannot load: .* from sb3_per\.sbx\."):
-        sb3_per.PERDQN.load(tmp_path / "jax")
-    with pytest.raises(ValueError, match=r"networks of PyTorch, which PERDQN of sb3_per\.sbx cannot load: .* from sb3_per\."):
-        ALGORITHMS["dqn"][0].load(tmp_path / "torch")
 
 
 @pytest.mark.parametrize("name", names("dqn"))

@@ -218,7 +218,8 @@ def test_options_that_cannot_be_used_are_one_line_before_anything_is_made(zoo, c
     [
         ("replay_buffer_kwargs:dict(kapa=0.1)", "has no setting 'kapa': did you mean 'kappa'?"),
         ("replay_buffer_kwargs:dict(scheme='lab')", "Unknown scheme 'lab': did you mean 'lap'?"),
-        ("lerning_rate:0.1", "has no argument 'lerning_rate': did you mean 'learning_rate'?"),
+        ("lerning_rate:0.1", "got an unexpected keyword argument 'lerning_rate'"),
+        ("alpha:0.7", '-params: alpha is a setting of the buffer: write -params replay_buffer_kwargs:"dict(alpha=0.7)"'),
     ],
 )
 def test_an_argument_that_the_model_refuses_is_one_line(zoo, capsys, params, said):

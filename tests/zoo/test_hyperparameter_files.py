@@ -18,6 +18,7 @@ pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.zoo import ALGORITHMS as ALL
 from sb3_per.zoo import class_of, config_path, register
+from tests.helpers.algorithms import optimizers_of
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
 from tests.helpers.models import STOCK
 
@@ -208,7 +209,7 @@ def test_an_entry_trains_in_the_zoo(algo, name, zoo, tmp_path):
 
 def assert_learns(manager: Any, model: Any) -> None:
     """Train, and check that every optimizer has changed all its tensors."""
-    parameters = [p for optimizer in model._optimizers() for group in optimizer.param_groups for p in group["params"]]
+    parameters = [p for optimizer in optimizers_of(model) for group in optimizer.param_groups for p in group["params"]]
     before = copy.deepcopy(parameters)
     manager.learn(model)
     assert model._n_updates > 0

@@ -4,7 +4,7 @@ Act and learn with recurrent states.
 Acting carries the states from step to step, and stores with each step the states before it. Learning unrolls windows.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -12,7 +12,6 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 
-from sb3_per.algorithms.arguments import contradiction
 from sb3_per.algorithms.recurrent.networks import ActingStates, WindowSteps, transitions_in, zero_at_starts, zero_states
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
@@ -29,6 +28,9 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     sequence_length: int
     burn_in: int
+
+    #: In a subclass, with the defaults of its constructor.
+    shared_arguments: ClassVar[dict[str, Any]] = {"n_steps": 1, "gamma": 0.99, "sequence_length": 40, "burn_in": 20}
 
     # Attributes of the stock algorithm.
     policy: Any
@@ -145,10 +147,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     def _buffer_settings(self) -> dict[str, Any]:
         settings = super()._buffer_settings()
-        for name in ("sequence_length", "burn_in"):
-            given = getattr(self, name)
-            if settings.setdefault(name, given) != given:
-                raise ValueError(contradiction(type(self), name, given, self.replay_buffer_kwargs))
+        settings.update(sequence_length=self.sequence_length, burn_in=self.burn_in)
         settings["state_shapes"] = self.policy_class.state_shapes_of(**self.policy_kwargs)  # the policy is made later
         return settings
 
