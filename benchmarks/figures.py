@@ -183,6 +183,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "plane one gain": lambda: studied("plane-one", "defaults | uniform | mean over the tasks", _FACTOR),
     "plane one gain short": lambda: value(studied("plane-one", "defaults | uniform | mean over the tasks", _FACTOR), 2),
     "plane one no weights": lambda: studied("plane-one", "no weights | uniform | mean over the tasks", _FACTOR),
+    "plane compiled": lambda: studied("plane-compiled", "uniform, compiled | uniform | 64 x 0.1", _FACTOR),
+    "compiled solved": lambda: f"{ratio('sbx', 'solved cpu'):.2f}",
     "control gain": lambda: studied("control", "defaults | uniform | mean over the tasks", _DIFFERENCE),
     "control no weights": lambda: studied("control", "no weights | uniform | mean over the tasks", _DIFFERENCE),
     "control iqm": lambda: studied("control", "no weights", "all, in units of uniform, IQM"),
