@@ -320,11 +320,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             )
         n = len(rewards)
         parts = (obs, next_obs, actions, rewards, dones)
-        given = (map_arrays(lambda array: np.asarray(array)[:, None], part) for part in parts)
+        obs, next_obs, actions, rewards, dones = (map_arrays(lambda array: np.asarray(array)[:, None], part) for part in parts)
         if np.shape(timeouts) != (n,):
             raise ValueError(f"timeouts must have shape ({n},), not {np.shape(timeouts)}")
         infos = [[{"TimeLimit.truncated": bool(timeout)}] for timeout in timeouts]
-        checked, timeouts = inputs.checked_rows(self, (n, 1), *given, infos)
+        checked, timeouts = inputs.checked_rows(self, (n, 1), obs, next_obs, actions, rewards, dones, infos)
         masses = None if td_errors is None else self.sampler.evaluate(inputs.abs_td_errors(td_errors, n))[0]
         if n == 0:
             return
