@@ -15,7 +15,7 @@ NEWEST ?= stable-baselines3 sb3-contrib rl_zoo3 sbx-rl gymnasium torch
 # Versions that pip must take.
 CONSTRAINTS ?= constraints.txt
 # Tests that need no extra but `test`.
-CORE = tests/storage tests/sampling tests/buffers tests/algorithms tests/persistence
+CORE = tests/sampling tests/buffers tests/algorithms tests/persistence
 
 .PHONY: train test pytest core newest lint type format doc figures dist benchmark study study-test clean
 

@@ -272,7 +272,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         Refuse a buffer that this algorithm cannot learn from.
 
         :param buffer: the buffer
-        :raises ValueError: for a buffer of another shape
+        :raises ValueError: for a buffer of another shape, or without goals for a model with HER
         :raises NotImplementedError: for a combination that is not supported
         """
         name = type(self).__name__
@@ -283,6 +283,9 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
                 f"The {type(buffer).__name__} does not fit this model: it has (n_envs, observation shape, action dimension) "
                 f"{found}, the model {wanted}"
             )
+        needs_goals = self.replay_buffer_class is not None and issubclass(self.replay_buffer_class, HerReplayBuffer)
+        if needs_goals and not isinstance(buffer, HerReplayBuffer):
+            raise ValueError(f"The {type(buffer).__name__} does not fit this model, which needs a buffer with HER")
         if buffer.scheme.replaces_loss and not self.has_scalar_td_loss:
             raise NotImplementedError(
                 f"{name} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD error, and this "

@@ -46,6 +46,7 @@ _SB3_METHODS = tuple(getattr(BaseBuffer, name) for name in ("to_torch", "_normal
 
 
 @require_hooks
+@require_hooks
 class PrioritizedReplayBuffer(ReplayBuffer):
     """
     Replay buffer that draws transitions in proportion to their priority (Schaul et al. 2016, arXiv 1511.05952).
@@ -94,6 +95,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     draws_all_rows: ClassVar[bool] = True
     #: whether reads follow an episode although ``n_steps`` is 1
     follows_episodes: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        require_hooks(cls)
 
     def __init__(
         self,

@@ -110,8 +110,10 @@ def test_settings_that_store_otherwise_copy_the_transitions(tmp_path):
         model = make(replay_buffer_kwargs=settings)
         stock = stock_for(model)
         model.replay_buffer = stock
-        np.testing.assert_array_equal(model.replay_buffer.rewards, stock.rewards)
-        assert not np.shares_memory(model.replay_buffer.rewards, stock.rewards) or "frames" in settings
+        stored = model.replay_buffer.observations[np.arange(stock.size()), 0]
+        np.testing.assert_array_equal(stored, stock.observations[: stock.size(), 0])
+        stock.observations[:] = -1
+        np.testing.assert_array_equal(model.replay_buffer.observations[np.arange(stock.size()), 0], stored)
         assert_trains(model)
 
 

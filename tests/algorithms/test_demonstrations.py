@@ -178,13 +178,13 @@ def test_pretraining_needs_no_demonstration_fraction_and_logs_at_intervals():
     model.replay_buffer = type(model.replay_buffer).from_replay_buffer(model.replay_buffer, demonstration_fraction=0.0)
     model.pretrain(10, log_interval=4)
     assert len(lines) == 3 and model._n_updates == 10
-    assert not model.replay_buffer.mixture.draws_demonstrations
+    assert not model.replay_buffer.demonstrations.are_drawn
 
 
 def test_the_share_follows_the_training_progress():
     model, _ = make_model(PERSAC, replay_buffer_kwargs=dict(demonstration_fraction_end=0.0))
     model.learn(20)
-    assert model.replay_buffer.mixture.share.value == pytest.approx(0.0, abs=0.01)
+    assert model.replay_buffer.demonstrations.share.value == pytest.approx(0.0, abs=0.01)
 
 
 def test_hindsight_learns_before_its_first_episode_has_ended():

@@ -67,14 +67,14 @@ def test_updates_of_transitions_that_are_overwritten_are_counted():
     """A batch may be drawn, and steps of the environment stored, before its update: by threads of the user."""
     model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", buffer_size=60)
     model.train(1, 8)
-    assert model.replay_buffer.experience.n_stale_updates == 0
+    assert model.n_stale_updates == 0
     batch = model.replay_buffer.sample(8)
     n_old = np.count_nonzero(batch.indices < 30)
     assert 0 < n_old < 8
     model.learn(30)
     model.replay_buffer.sample = lambda batch_size, env: batch
     model.train(1, 8)
-    assert model.replay_buffer.experience.n_stale_updates == n_old
+    assert model.n_stale_updates == n_old
 
 
 def test_callbacks_see_the_buffer_and_can_stop_training():

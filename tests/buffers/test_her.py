@@ -14,6 +14,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from sb3_per import (
     PERDQN,
     PERSAC,
+    PrioritizedDictReplayBuffer,
     PrioritizedHerReplayBuffer,
 )
 from tests.helpers.buffers import assert_same
@@ -379,7 +380,7 @@ def test_uniform_independent_draws_equal_stock():
 
 @pytest.mark.parametrize("named, prioritized", [(False, True), (True, False)])
 def test_her_survives_loading_a_buffer_or_a_model(named, prioritized, tmp_path):
-    """A loaded HER buffer stays one, whether or not the model sets `replay_buffer_class`; so does a saved model."""
+    """A loaded HER buffer stays one, whether or not the model names a class. As in SB3, a zip has the class that was named."""
     env = make_env(2)
     cls, buffer_class = (PERDQN, PrioritizedHerReplayBuffer) if prioritized else (DQN, HerReplayBuffer)
     kwargs: dict[str, Any] = dict(replay_buffer_class=buffer_class, replay_buffer_kwargs=dict(n_sampled_goal=2))
@@ -395,9 +396,11 @@ def test_her_survives_loading_a_buffer_or_a_model(named, prioritized, tmp_path):
     assert_finished_episodes_have_mass(model.replay_buffer)
     model.learn(20, reset_num_timesteps=False)
     model.save(tmp_path / "again")
-    for path in ("again", "model"):
-        for kwargs in ({}, dict(replay_buffer_class=None)):
-            assert type(PERDQN.load(tmp_path / path, env=env, **kwargs).replay_buffer) is PrioritizedHerReplayBuffer
+    for path, names_her in (("again", named), ("model", True)):
+        found = type(PERDQN.load(tmp_path / path, env=env).replay_buffer)
+        assert found is (PrioritizedHerReplayBuffer if names_her else PrioritizedDictReplayBuffer)
+        found = type(PERDQN.load(tmp_path / path, env=env, replay_buffer_class=HerReplayBuffer).replay_buffer)
+        assert found is PrioritizedHerReplayBuffer
 
 
 def test_the_her_buffer_class_of_sb3_is_replaced():
@@ -411,7 +414,7 @@ def test_loading_a_buffer_without_goals_into_a_her_model_is_refused(tmp_path):
         cls("MultiInputPolicy", env, buffer_size=100, learning_starts=30).learn(40).save_replay_buffer(tmp_path / "buffer")
         model = PERDQN("MultiInputPolicy", env, buffer_size=100, replay_buffer_class=PrioritizedHerReplayBuffer)
         before = model.replay_buffer
-        with pytest.raises(ValueError, match="DictReplayBuffer does not fit this model, which needs a buffer with HER"):
+        with pytest.raises(ValueError, match=r"DictReplayBuffer does not fit this model|cannot take over a DictReplayBuffer"):
             model.load_replay_buffer(tmp_path / "buffer")
         assert model.replay_buffer is before
 
