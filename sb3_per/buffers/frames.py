@@ -451,8 +451,8 @@ class FrameArray:
                 return rows[:, None] * self.shape[1] + self._envs
             if isinstance(parts[1], (int, np.integer)):
                 parts = rows, parts[1]
-        if len(parts) == 2:
-            with contextlib.suppress(TypeError, ValueError):  # slices, masks, negative or wrong numbers
+        if len(parts) == 2 and all(np.asarray(part).dtype.kind in "iu" for part in parts):
+            with contextlib.suppress(ValueError):  # negative or wrong numbers
                 return np.asarray(np.ravel_multi_index(parts, self.shape[:2]))
         return np.asarray(np.arange(self.shape[0] * self.shape[1]).reshape(self.shape[:2])[parts])
 
