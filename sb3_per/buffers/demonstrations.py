@@ -134,8 +134,9 @@ class Demonstrations:
         _require_terminal_observations(experience)
         _require_demonstrations_in(other, experience.observation_space, experience.action_space)
         columns = list(_columns_of(other))
-        if other is not experience and isinstance(getattr(other, "demonstrations", None), Demonstrations):
-            columns += _columns_of(other.demonstrations.buffer)
+        of_other = getattr(other, "demonstrations", None)  # a buffer of SB3 has none
+        if other is not experience and isinstance(of_other, Demonstrations):
+            columns += _columns_of(of_other.buffer)
         if not columns:
             raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
         actions = np.concatenate([column.actions for column in columns])

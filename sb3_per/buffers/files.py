@@ -206,7 +206,8 @@ class FileArray(np.ndarray):
             n_bytes = self[0, 0].nbytes
             self.file.will_need(self.start + slots * n_bytes, n_bytes)
 
-    def __deepcopy__(self, memo: dict[int, Any] | None) -> np.ndarray:  # type: ignore[override] - in RAM without room
+    def __deepcopy__(self, memo: dict[int, Any] | None) -> np.ndarray:  # type: ignore[override]
+        # In RAM if the folder has no room.
         if self.file is None:
             return self.view(np.ndarray).copy()
         return _copy_in(str(self.file.folder), self.view(np.ndarray))
