@@ -25,7 +25,7 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.conversion import empty_like
+from sb3_per.buffers.conversion import ARRAY_NAMES, empty_like
 from sb3_per.buffers.state import BufferState
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
@@ -336,8 +336,14 @@ class SavedBuffer:
         :param keep: number of generations to keep, at least 1
         :raises ValueError: for a ``keep`` below 1, or what a directory cannot hold; or if the directory has another format
         :raises OSError: e.g. on a full disk, or if another process is saving to the directory
+        :warns UserWarning: for arrays of a user's class, which a directory does not hold
         """
         check_argument("keep", keep, integer())
+        if left_out := _own_arrays(buffer):
+            warnings.warn(
+                f"{self.path} does not hold what {type(buffer).__name__} keeps in {', '.join(left_out)}: save such a buffer to a "
+                "pickle, or save these arrays yourself"
+            )
         with buffer.lock:
             facts = describe_buffer(buffer)
             make_directory(self.path)
@@ -565,6 +571,19 @@ def _state_of(buffer: PrioritizedReplayBuffer) -> tuple[dict[str, Any], Blocks]:
     if buffer.optimize_memory_usage:
         blocks[_NEWEST] = [np.asarray(buffer.observations[buffer.pos])]
     return numbers, blocks
+
+
+def _own_arrays(buffer: PrioritizedReplayBuffer) -> list[str]:
+    """
+    Name the arrays that a user's class keeps beside SB3's.
+
+    :param buffer: to be saved
+    :return: names of attributes with a value for each slot
+    """
+    shape = (buffer.buffer_size, buffer.n_envs)
+    known = {*ARRAY_NAMES, *buffer.parts, "infos", "ep_start", "ep_length"}
+    arrays = {name: value for name, value in vars(buffer).items() if isinstance(value, np.ndarray)}
+    return sorted(name for name, array in arrays.items() if array.shape[:2] == shape and name not in known)
 
 
 def _put_state(

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,17 @@ def test_what_a_directory_cannot_hold_is_refused(tmp_path):
         with pytest.raises(ValueError, match=message):
             SavedBuffer(tmp_path / "x.buffer").save(buffer, **arguments)
     assert not (tmp_path / "x.buffer").exists()
+
+
+def test_arrays_of_a_users_class_that_are_left_out_are_named(tmp_path):
+    for kind in KINDS:
+        buffer = make(kind)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            save_buffer(buffer, tmp_path / f"{kind}.buffer")
+        buffer.costs = np.zeros((buffer.buffer_size, buffer.n_envs))
+        with pytest.warns(UserWarning, match=f"does not hold what {type(buffer).__name__} keeps in costs: save"):
+            save_buffer(buffer, tmp_path / f"{kind}.buffer")
 
 
 def test_a_beta_that_could_not_be_loaded_is_refused_when_it_is_set():
