@@ -341,8 +341,8 @@ class SavedBuffer:
         check_argument("keep", keep, integer())
         if left_out := _own_arrays(buffer):
             warnings.warn(
-                f"{self.path} does not hold what {type(buffer).__name__} keeps in {', '.join(left_out)}: save such a buffer to a "
-                "pickle, or save these arrays yourself"
+                f"{self.path} does not hold what {type(buffer).__name__} keeps in {', '.join(left_out)}: save such a buffer "
+                "to a pickle, or save these arrays yourself"
             )
         with buffer.lock:
             facts = describe_buffer(buffer)
