@@ -292,3 +292,41 @@ def test_common_mistakes_raise_an_error_that_names_them():
     for message, make in MISTAKES.items():
         with pytest.raises((TypeError, ValueError), match=re.escape(message)):
             make()
+
+
+# Words of README and pages. What is longer is said twice, or belongs into a docstring.
+MOST_WORDS = 15_000
+# A table that `make figures` writes from docs/benchmarks.
+GENERATED = re.compile(r"<!--figure [^>]*-->\n\n.*?<!--/figure-->", re.DOTALL)
+
+
+def words_of(text: str) -> list[str]:
+    """Split a page into words, those of its tables too, without blocks of code, comments and tables of benchmarks."""
+    text = re.sub("<!--.*?-->", "", GENERATED.sub("", pages.BLOCK.sub("", text)), flags=re.DOTALL)
+    return [word for word in text.split() if re.search(r"\w", word)]
+
+
+def test_words_are_those_of_sentences_and_tables():
+    table = "# One two\n\n| three | `four` |\n|---|---|\n\n"
+    text = table + "```bash\nnot this\n```\n\n<!--figure six-->seven<!--/figure-->, eight - nine\n"
+    assert len(words_of(text)) == 7
+    assert words_of("<!--figure missed-->\n\n| a | b |\n\n<!--/figure-->") == []
+
+
+def test_pages_are_few_and_short():
+    counted = {name_of(page): len(words_of(page.read_text())) for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]}
+    assert len(counted) <= 19  # 18, and the one on compatibility
+    assert sum(counted.values()) <= MOST_WORDS, counted
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
+def test_ten_questions_lead_from_the_readme_to_a_heading():
+    """Each link of the table "Where to go" ends at a heading of its page."""
+    section = (ROOT / "README.md").read_text().partition("## Where to go\n")[2].partition("\n## ")[0]
+    links = re.findall(r"\]\((docs/[\w.]+)(?:#([\w-]+))?\)", section)
+    assert len(links) >= 10
+    for path, anchor in links:
+        text = pages.BLOCK.sub("", (ROOT / path).read_text())
+        headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+        slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in slugs, (path, anchor)
