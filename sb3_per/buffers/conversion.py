@@ -9,7 +9,7 @@ import numpy as np
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers.arrays import LARGE, folder_of, move_arrays, new_arrays, plain_array
+from sb3_per.buffers.arrays import ARRAYS, HER_ARRAYS, LARGE, folder_of, move_arrays, new_arrays, plain_array
 from sb3_per.buffers.inputs import require_finite_rewards
 from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings, IgnoredSettingWarning, with_both_betas
 from sb3_per.buffers.slots import map_arrays
@@ -19,11 +19,8 @@ from sb3_per.utils.origin import is_user_defined
 # A prioritized buffer. Its module imports this one.
 BufferT = TypeVar("BufferT", bound=Any)
 
-#: SB3's arrays. With Dict observations, the first two are dictionaries of arrays.
-ARRAY_NAMES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
-
 # Attributes of SB3's buffers that hold transitions, and those of HER.
-_CONTENTS = (*ARRAY_NAMES, "buffer_size", "pos", "full", "infos", "ep_start", "ep_length", "_current_ep_start")
+_CONTENTS = (*ARRAYS, "buffer_size", "pos", "full", *HER_ARRAYS, "_current_ep_start")
 
 
 def sb3_arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -96,7 +93,7 @@ def _around(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) 
     # A model may give SB3's arguments among its settings: those of the buffer count.
     made = cls(buffer_size=n_rows * buffer.n_envs, **{**settings, **sb3_arguments_of(buffer)})
     _share_contents(buffer, made)
-    for name in ARRAY_NAMES:
+    for name in ARRAYS:
         if hasattr(made, name):
             setattr(made, name, map_arrays(_writable, getattr(made, name)))
     return made

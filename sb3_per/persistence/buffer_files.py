@@ -19,7 +19,8 @@ import numpy as np
 from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.conversion import ARRAY_NAMES, empty_like
+from sb3_per.buffers.arrays import ARRAYS, FLAGS, HER_ARRAYS, WRITTEN_ONCE
+from sb3_per.buffers.conversion import empty_like
 from sb3_per.buffers.state import BufferState
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
@@ -48,12 +49,6 @@ _MUST_FIT = ("kind", "observation_space", "action_space", "n_envs", "optimize_me
 
 # |td| of two critics, whose masses tell a user's schemes apart.
 _TD_ERRORS = np.outer([0.013, 0.17, 0.71, 1.9, 13.7, 137.0], [1.0, 0.6])
-
-# SB3's arrays of which a row does not change after it was stored.
-_ROWS = ("observations", "next_observations", "actions", "rewards")
-
-# SB3's flags, which may change later: `end_episodes` sets them. They are floats, and are saved as bytes.
-_FLAGS = ("dones", "timeouts")
 
 # Largest size of a file. Files become larger if there would be more than this number, because the manifest names them all.
 _FILE_BYTES, _MANY_FILES = 16 * 2**20, 128
@@ -319,7 +314,7 @@ class _Stream:
 def _stream_of(buffer: PrioritizedReplayBuffer) -> _Stream:
     """Collect the rows that a buffer holds."""
     rows = {}
-    for name in _ROWS:
+    for name in WRITTEN_ONCE:
         for key, array in _by_key(name, getattr(buffer, name, {})).items():
             found = _rows_of(key, array)
             rows[found.name] = found  # a store is found twice
@@ -619,7 +614,7 @@ def _state_of(buffer: PrioritizedReplayBuffer) -> tuple[dict[str, Any], Blocks]:
         state = part.state()
         steps = _stream_of(part).steps
         numbers.update({prefix + name: value for name, value in state.numbers.items()})
-        for name in _FLAGS:
+        for name in FLAGS:
             flags = steps.blocks(getattr(part, name), steps.first, steps.end)
             blocks[prefix + name] = [block.astype(np.uint8) for block in flags]
         for name, array in state.by_row.items():
@@ -641,7 +636,7 @@ def _own_arrays(buffer: PrioritizedReplayBuffer) -> list[str]:
     :return: names of attributes with a value for each slot
     """
     shape = (buffer.buffer_size, buffer.n_envs)
-    known = {*ARRAY_NAMES, *buffer.parts, "infos", "ep_start", "ep_length"}
+    known = {*ARRAYS, *HER_ARRAYS, *buffer.parts}
     arrays = {name: value for name, value in vars(buffer).items() if isinstance(value, np.ndarray)}
     return sorted(name for name, array in arrays.items() if array.shape[:2] == shape and name not in known)
 
@@ -671,11 +666,11 @@ def _put_state(
         saved = _named(arrays, prefix)
         numbers = _named(manifest.numbers, prefix)
         names = [name for name in part.row_state if name in saved]
-        for name in (*_FLAGS, *names):
+        for name in (*FLAGS, *names):
             if len(saved[name]) != n_saved:
                 raise ValueError(f"{prefix + name} has {len(saved[name])} rows, not {n_saved}")
             saved[name] = saved[name][n_saved - n_held :]
-        for name in _FLAGS:
+        for name in FLAGS:
             array = getattr(part, name)
             steps.put(array, steps.first, steps.end, saved.pop(name).astype(array.dtype))
         if steps.shift == 0:
