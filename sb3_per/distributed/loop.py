@@ -55,41 +55,55 @@ def check_supported(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
     buffer = model.replay_buffer
     name = type(model).__name__
     assert isinstance(model.train_freq, TrainFreq)
-    if isinstance(buffer, HerReplayBuffer):
-        raise NotImplementedError(
-            f"{name} with actors and hindsight (HER) is not supported: actors send parts of episodes, and hindsight needs "
-            "whole ones"
-        )
-    if isinstance(buffer, PrioritizedSequenceReplayBuffer):
-        raise NotImplementedError(
-            f"{name} with actors and replay of sequences is not supported: windows and recurrent states would have to go "
-            "with the chunks"
-        )
-    if buffer.optimize_memory_usage:
-        raise NotImplementedError(
-            f"{name} with actors and optimize_memory_usage=True is not supported: rows of several environments follow one "
-            "another, so the next observation is not that of the next row. Use replay_buffer_kwargs=dict(frames=1)"
-        )
+    refused = [
+        (
+            isinstance(buffer, HerReplayBuffer),
+            "hindsight (HER) is not supported: actors send parts of episodes, and hindsight needs whole ones",
+        ),
+        (
+            isinstance(buffer, PrioritizedSequenceReplayBuffer),
+            "replay of sequences is not supported: windows and recurrent states would have to go with the chunks",
+        ),
+        (
+            buffer.optimize_memory_usage,
+            "optimize_memory_usage=True is not supported: rows of several environments follow one another, so the next "
+            "observation is not that of the next row. Use replay_buffer_kwargs=dict(frames=1)",
+        ),
+        (
+            not model.can_act_in_copies,
+            "networks of SBX is not supported: actors act with copies of PyTorch's networks. Use the class of the same name "
+            "from sb3_per",
+        ),
+        (
+            model.train_freq.unit == TrainFrequencyUnit.EPISODE,
+            f"train_freq={model.train_freq} is not supported: episodes of several actors end at any time. Count in steps",
+        ),
+    ]
+    for is_refused, reason in refused:
+        if is_refused:
+            raise NotImplementedError(f"{name} with actors and {reason}")
     if buffer.n_envs != 1:
         raise ValueError(
             f"Actors append the steps of all environments to one column, and this {type(buffer).__name__} has n_envs="
             f"{buffer.n_envs}. Give the environments of make_actors() to the constructor of {name}, or to load(..., env=env)"
-        )
-    if not model.can_act_in_copies:
-        raise NotImplementedError(
-            f"{name} with actors and networks of SBX is not supported: actors act with copies of PyTorch's networks. Use "
-            "the class of the same name from sb3_per"
-        )
-    if model.train_freq.unit == TrainFrequencyUnit.EPISODE:
-        raise NotImplementedError(
-            f"{name} with actors and train_freq={model.train_freq} is not supported: episodes of several actors end at "
-            "any time. Count in steps"
         )
     if pool.settings.exploration == "ladder" and not hasattr(model, "exploration_schedule"):
         raise ValueError(
             f"exploration='ladder' needs an algorithm that takes random actions (DQN, QR-DQN), but {name} explores with "
             "its policy or action_noise. Use exploration=None"
         )
+    _require_called_methods(pool, model)
+    wrappers_of(model.env, np.arange(model.n_envs))
+    if pool.settings.initial_priorities == "max" and model.replay_buffer_kwargs.get("initial_priority") == "td_error":
+        warnings.warn(
+            "initial_priority='td_error' has no effect with make_actors(..., initial_priorities='max'): leave one of them out",
+            IgnoredSettingWarning,
+        )
+
+
+def _require_called_methods(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
+    """Refuse a user's methods of the buffer that are never called while actors act, see :func:`check_supported`."""
+    buffer = model.replay_buffer
     if is_overridden(buffer, "add") and not is_overridden(buffer, "append_rows"):
         raise NotImplementedError(
             f"{type(buffer).__name__} overrides add(), and actors do not call it: override append_rows() too, e.g. change its "
@@ -101,12 +115,6 @@ def check_supported(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
                 f"{type(buffer).__name__} overrides {method}(), which actors do not call when they compute TD errors: set "
                 "make_actors(..., initial_priorities='max')"
             )
-    wrappers_of(model.env, np.arange(model.n_envs))
-    if pool.settings.initial_priorities == "max" and model.replay_buffer_kwargs.get("initial_priority") == "td_error":
-        warnings.warn(
-            "initial_priority='td_error' has no effect with make_actors(..., initial_priorities='max'): leave one of them out",
-            IgnoredSettingWarning,
-        )
 
 
 class Run:
