@@ -210,8 +210,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         The prioritized buffer.
 
         A buffer of SB3 that is assigned becomes prioritized: exactly its classes ``ReplayBuffer``, ``DictReplayBuffer``,
-        ``NStepReplayBuffer`` and ``HerReplayBuffer``. It gets the settings of the model and shares its arrays, but not its
-        position. So add further transitions to ``model.replay_buffer``, not to the buffer that was assigned.
+        ``NStepReplayBuffer`` and ``HerReplayBuffer``. It gets the settings of the model, keeps the n-step returns
+        of an ``NStepReplayBuffer``, and shares its arrays, but not its position. So add further transitions to ``model.replay_buffer``, not to the buffer that was assigned.
 
         :raises ValueError: for any other class, or a buffer of another shape. Nothing changes then
         :raises NotImplementedError: for a buffer that the algorithm cannot learn from. Nothing changes then
@@ -245,24 +245,19 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     def _prioritized(self, buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
         """
-        Make a prioritized buffer of one of SB3, with the settings of the model. It shares the arrays.
+        Make a prioritized buffer of one of SB3, with the settings of the model, but its own n-step returns if it has any. It
+        shares the arrays.
 
         :param buffer: buffer of SB3
         :return: prioritized buffer
         :raises ValueError: for a buffer of any other class
         """
         buffer_class: Any = self._prioritized_class(type(buffer))
-        if not hasattr(buffer, "handle_timeout_termination"):
-            # Pickled by an SB3 before 2.1. SB3's `load_replay_buffer` does this after the assignment, which is too late here.
-            buffer.handle_timeout_termination = False
-            buffer.timeouts = np.zeros_like(buffer.dones)
         self._settle_settings()  # a subclass may assign a buffer before `_setup_model`
         own_class = self.replay_buffer_class
         if own_class is not None and issubclass(own_class, buffer_class):
             buffer_class = own_class
-        settings = self._buffer_settings()
-        if isinstance(buffer, NStepReplayBuffer):
-            settings.update(n_steps=buffer.n_steps, gamma=buffer.gamma)
+        settings = self.replay_buffer_kwargs if isinstance(buffer, NStepReplayBuffer) else self._buffer_settings()
         made: PrioritizedReplayBuffer = buffer_class.from_replay_buffer(buffer, **settings)
         made.device = self.device
         return made
