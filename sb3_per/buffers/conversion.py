@@ -23,6 +23,26 @@ BufferT = TypeVar("BufferT", bound=Any)
 _CONTENTS = (*ARRAYS, "buffer_size", "pos", "full", *HER_ARRAYS, "_current_ep_start")
 
 
+def stock_class_of(cls: type) -> type[ReplayBuffer]:
+    """
+    Name the class of SB3 that stores what another class stores.
+
+    :param cls: class of buffers, of SB3 or prioritized
+    :return: ``HerReplayBuffer``, ``DictReplayBuffer`` or ``ReplayBuffer``
+    """
+    return next(kind for kind in (HerReplayBuffer, DictReplayBuffer, ReplayBuffer) if issubclass(cls, kind))
+
+
+def stock_choice(cls: type) -> type[ReplayBuffer] | None:
+    """
+    Name the class of SB3 that a stock algorithm must be given to store the same.
+
+    :param cls: any class of buffers
+    :return: ``HerReplayBuffer``, or ``None`` where the algorithm chooses by its observations and ``n_steps``
+    """
+    return HerReplayBuffer if issubclass(cls, HerReplayBuffer) else None
+
+
 def sb3_arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
     """
     Return the arguments of SB3's constructor, without the size.
@@ -41,7 +61,7 @@ def sb3_arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
 
 def from_replay_buffer(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) -> BufferT:
     """See :meth:`PrioritizedReplayBuffer.from_replay_buffer`."""
-    if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
+    if stock_class_of(cls) is not stock_class_of(type(buffer)):
         raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
     settings = with_both_betas(settings)
     if hasattr(buffer, "sampler"):
@@ -177,12 +197,8 @@ def extra_names(cls: type) -> set[str]:
 def to_replay_buffer(buffer: Any) -> ReplayBuffer:
     """See :meth:`PrioritizedReplayBuffer.to_replay_buffer`."""
     arguments = sb3_arguments_of(buffer)
-    sb3_class: type[ReplayBuffer] = ReplayBuffer
-    if isinstance(buffer, HerReplayBuffer):
-        sb3_class = HerReplayBuffer
-    elif isinstance(buffer, DictReplayBuffer):
-        sb3_class = DictReplayBuffer
-    elif buffer.n_steps > 1 and not buffer.optimize_memory_usage:
+    sb3_class = stock_class_of(type(buffer))
+    if sb3_class is ReplayBuffer and buffer.n_steps > 1 and not buffer.optimize_memory_usage:
         sb3_class = NStepReplayBuffer
         arguments.update(n_steps=buffer.n_steps, gamma=buffer.gamma)
     left_out = buffer.unknown_to_sb3()
