@@ -34,7 +34,10 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms import pretraining
 from sb3_per.algorithms.action_spaces import require_fitting_actions
-from sb3_per.algorithms.checkpoints import (
+from sb3_per.algorithms.collecting import buffer_columns, collecting_env_in, n_columns
+from sb3_per.algorithms.metrics import Recorded, demonstration_metrics, record
+from sb3_per.algorithms.signatures import shows_arguments_of
+from sb3_per.algorithms.zip_entry import (
     GIVEN_TO_LOAD,
     NO_ENTRY,
     ZIP_ENTRY,
@@ -43,9 +46,6 @@ from sb3_per.algorithms.checkpoints import (
     settings_to_save,
     write_zip,
 )
-from sb3_per.algorithms.collecting import buffer_columns, collecting_env_in, n_columns
-from sb3_per.algorithms.metrics import Recorded, demonstration_metrics, record
-from sb3_per.algorithms.signatures import shows_arguments_of
 from sb3_per.buffers import (
     PRIORITIZED_CLASSES,
     IgnoredSettingWarning,
@@ -57,9 +57,9 @@ from sb3_per.buffers import (
 )
 from sb3_per.buffers.conversion import stock_choice
 from sb3_per.buffers.frame_setting import frames_of_env, require_stack_of_env
+from sb3_per.buffers.pickles import unpickling
 from sb3_per.buffers.settings import SCHEME_SETTINGS, SETTING_NAMES, BufferSettings, with_both_betas
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
-from sb3_per.persistence.pickles import unpickling
 from sb3_per.sampling.schemes import SCHEMES, make_scheme
 from sb3_per.utils.checks import FRACTION, check_argument, integer
 from sb3_per.utils.origin import is_overridden

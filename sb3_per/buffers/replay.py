@@ -23,11 +23,12 @@ from sb3_per.buffers import arrays, conversion, inputs
 from sb3_per.buffers.demonstrations import Demonstrations
 from sb3_per.buffers.frame_setting import frames_by_key
 from sb3_per.buffers.n_step import ReturnWindows, discounted_sums, return_windows
+from sb3_per.buffers.pickles import OLD_PICKLE
 from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
 from sb3_per.buffers.slots import map_arrays, read_rewards_and_ends, read_slots
-from sb3_per.buffers.state import OLD_PICKLE, BufferState
+from sb3_per.buffers.state import BufferState
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.subsets import Candidates
