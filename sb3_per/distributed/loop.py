@@ -22,6 +22,7 @@ from sb3_per.distributed.actor_pool import ActorPool
 from sb3_per.distributed.algorithm import n_timesteps_left, n_updates
 from sb3_per.distributed.chunks import ForCallbacks, for_callbacks, forget_returns, joined, some_of, store_chunk
 from sb3_per.distributed.environments import wrappers_of
+from sb3_per.distributed.worker import ActorWorker
 from sb3_per.utils.origin import is_overridden
 
 # A learner that waits for more than this share of its time gets faster with more actors.
@@ -140,13 +141,13 @@ class Run:
         self._num_timesteps_at_end = model.num_timesteps + n_steps * pool.n_envs
         # In a small buffer, larger chunks would overwrite transitions before they were counted.
         rows_of_env = model.replay_buffer.buffer_size // (pool.n_actors * pool.n_envs)
-        chunk = min(pool.settings.chunk, max(1, rows_of_env // 4))
-        self._content = pool.engine.put(algorithm.packed(model, chunk))
+        self._chunk = min(pool.settings.chunk, max(1, rows_of_env // 4))
+        self._content = pool.engine.put(algorithm.packed(model, self._chunk))
         # With a single actor and no lag, the actor draws from the learner's random state, as in a synchronous run.
         self._shares_random_state = pool.n_actors == 1 and pool.settings.in_flight == 1
         self._seed = random_state.derived_seed(random_state.next_seed(), pool.n_runs, model.num_timesteps)
         self._with_td_errors = _sends_td_errors(pool, model)
-        pool.begin(n_steps, chunk, self._get_ready, self._act)
+        pool.begin(n_steps, self._get_ready)
 
     def collect(self, callback: BaseCallback, log_interval: int | None) -> RolloutReturn:
         """
@@ -199,10 +200,10 @@ class Run:
             first_obs = tuple(
                 None if obs is None else map_arrays(lambda part: part[columns], obs) for obs in algorithm.last_obs(self.model)
             )
-        seed = random_state.derived_seed(self._seed, actor, pool.starts[actor])
+        seed = random_state.derived_seed(self._seed, actor, pool.n_restarts_ever[actor])
         wraps = None if self._continues and not is_restart else wrappers_of(self.model.env, columns)
         epsilon = exploration_ladder(pool.n_actors)[actor] if pool.settings.exploration == "ladder" else None
-        return pool.engine.ask(actor, "begin", self._content, seed, wraps, epsilon, first_obs)
+        return pool.engine.ask(actor, ActorWorker.begin, self._content, seed, wraps, epsilon, first_obs)
 
     def _act(self, actor: int, n_steps: int, n_steps_left: int) -> Any:
         """Ask an actor to act with the newest weights."""
@@ -214,7 +215,8 @@ class Run:
             self._sent_weights = engine.put(algorithm.weights_of(model))
         num_timesteps = self._num_timesteps_at_end - n_steps_left * self.pool.n_envs
         state = random_state.current(model.action_space) if self._shares_random_state else None
-        return engine.ask(actor, "collect", self._sent_weights, n_steps, num_timesteps, self._with_td_errors, state)
+        collect = ActorWorker.collect
+        return engine.ask(actor, collect, self._sent_weights, n_steps, num_timesteps, self._with_td_errors, state)
 
     def next_tick(self) -> ForCallbacks:
         """
@@ -225,7 +227,7 @@ class Run:
         n_left = n_timesteps_left(self.model)
         n = min(self.pool.n_actors * self.pool.n_envs, n_left)
         while (n_unseen := len(self._unseen.get("dones", ()))) < n:
-            actor, chunk = self.pool.next_chunk()
+            actor, chunk = self.pool.next_chunk(self._act, self._chunk)
             self.metrics.add_lag(n_updates(self.model) - chunk.version)
             if chunk.random_state is not None:
                 random_state.set_current(chunk.random_state, self.model.action_space)
@@ -296,7 +298,7 @@ class RunMetrics:
         now = time.monotonic()
         n_timesteps = self._model.num_timesteps
         logger.record("actors/alive", self._pool.n_alive)
-        logger.record("actors/restarts", self._pool.restarts)
+        logger.record("actors/restarts", self._pool.n_restarts_in_run)
         logger.record("actors/lost_transitions", self._pool.lost_transitions)
         if self._lags:
             logger.record("actors/lag_mean", sum(self._lags) / len(self._lags))

@@ -53,7 +53,7 @@ class ActorWorker:
         """Step every environment once. Return the result of ``VecEnv.step``, and the infos of the resets."""
         return (*self.venv.step(np.array(actions)), list(self.venv.reset_infos))
 
-    def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def call_venv(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the ``VecEnv``."""
         return getattr(self.venv, method)(*args, **kwargs)
 
