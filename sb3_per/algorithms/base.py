@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm, SelfOffPolicyAlgorithm
@@ -34,7 +34,10 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms import pretraining
 from sb3_per.algorithms.action_spaces import require_fitting_actions
-from sb3_per.algorithms.checkpoints import (
+from sb3_per.algorithms.collecting import buffer_columns, collecting_env_in, n_columns
+from sb3_per.algorithms.metrics import Recorded, demonstration_metrics, record
+from sb3_per.algorithms.signatures import shows_arguments_of
+from sb3_per.algorithms.zip_entry import (
     GIVEN_TO_LOAD,
     NO_ENTRY,
     ZIP_ENTRY,
@@ -43,10 +46,8 @@ from sb3_per.algorithms.checkpoints import (
     settings_to_save,
     write_zip,
 )
-from sb3_per.algorithms.collecting import buffer_columns, collecting_env_in, n_columns
-from sb3_per.algorithms.metrics import Recorded, demonstration_metrics, record
-from sb3_per.algorithms.signatures import shows_arguments_of
 from sb3_per.buffers import (
+    PRIORITIZED_CLASSES,
     IgnoredSettingWarning,
     PrioritizedDictReplayBuffer,
     PrioritizedHerReplayBuffer,
@@ -54,10 +55,11 @@ from sb3_per.buffers import (
     PrioritizedReplayBufferSamples,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.buffers.conversion import stock_choice
 from sb3_per.buffers.frame_setting import frames_of_env, require_stack_of_env
+from sb3_per.buffers.pickles import unpickling
 from sb3_per.buffers.settings import SCHEME_SETTINGS, SETTING_NAMES, BufferSettings, with_both_betas
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
-from sb3_per.persistence.pickles import unpickling
 from sb3_per.sampling.schemes import SCHEMES, make_scheme
 from sb3_per.utils.checks import FRACTION, check_argument, integer
 from sb3_per.utils.origin import is_overridden
@@ -182,18 +184,17 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         :return: prioritized class
         :raises ValueError: for any other class that is not prioritized
         """
-        if given in (None, ReplayBuffer, DictReplayBuffer, NStepReplayBuffer):
-            return self._default_buffer_class()
-        if given is HerReplayBuffer:
-            return PrioritizedHerReplayBuffer
-        if not issubclass(given, PrioritizedReplayBuffer):
+        if given is not None and issubclass(given, PrioritizedReplayBuffer):
+            return given
+        chosen = None if given is None else stock_choice(given)
+        counterpart = self._default_buffer_class() if chosen is None else PRIORITIZED_CLASSES[chosen]
+        if given is not None and given not in PRIORITIZED_CLASSES:
             name = type(self).__name__
-            base = PrioritizedHerReplayBuffer if issubclass(given, HerReplayBuffer) else self._default_buffer_class()
             raise ValueError(
-                f"{name} needs a prioritized replay buffer, and {given.__name__} is not: use a subclass of {base.__name__}, "
-                f"or leave the choice of the buffer to {name}"
+                f"{name} needs a prioritized replay buffer, and {given.__name__} is not: use a subclass of "
+                f"{counterpart.__name__}, or leave the choice of the buffer to {name}"
             )
-        return given
+        return counterpart
 
     def _buffer_settings(self) -> dict[str, Any]:
         """Collect the keyword arguments of the buffer in a new dictionary."""
@@ -210,8 +211,9 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         The prioritized buffer.
 
         A buffer of SB3 that is assigned becomes prioritized: exactly its classes ``ReplayBuffer``, ``DictReplayBuffer``,
-        ``NStepReplayBuffer`` and ``HerReplayBuffer``. It gets the settings of the model and shares its arrays, but not its
-        position. So add further transitions to ``model.replay_buffer``, not to the buffer that was assigned.
+        ``NStepReplayBuffer`` and ``HerReplayBuffer``. It gets the settings of the model, keeps the n-step returns of
+        an ``NStepReplayBuffer``, and shares its arrays, but not its position. So add further transitions to
+        ``model.replay_buffer``, not to the buffer that was assigned.
 
         :raises ValueError: for any other class, or a buffer of another shape. Nothing changes then
         :raises NotImplementedError: for a buffer that the algorithm cannot learn from. Nothing changes then
@@ -245,24 +247,19 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     def _prioritized(self, buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
         """
-        Make a prioritized buffer of one of SB3, with the settings of the model. It shares the arrays.
+        Make a prioritized buffer of one of SB3, with the settings of the model, but its own n-step returns if it has any. It
+        shares the arrays.
 
         :param buffer: buffer of SB3
         :return: prioritized buffer
         :raises ValueError: for a buffer of any other class
         """
         buffer_class: Any = self._prioritized_class(type(buffer))
-        if not hasattr(buffer, "handle_timeout_termination"):
-            # Pickled by an SB3 before 2.1. SB3's `load_replay_buffer` does this after the assignment, which is too late here.
-            buffer.handle_timeout_termination = False
-            buffer.timeouts = np.zeros_like(buffer.dones)
         self._settle_settings()  # a subclass may assign a buffer before `_setup_model`
         own_class = self.replay_buffer_class
         if own_class is not None and issubclass(own_class, buffer_class):
             buffer_class = own_class
-        settings = self._buffer_settings()
-        if isinstance(buffer, NStepReplayBuffer):
-            settings.update(n_steps=buffer.n_steps, gamma=buffer.gamma)
+        settings = self.replay_buffer_kwargs if isinstance(buffer, NStepReplayBuffer) else self._buffer_settings()
         made: PrioritizedReplayBuffer = buffer_class.from_replay_buffer(buffer, **settings)
         made.device = self.device
         return made
@@ -484,10 +481,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         # say how it is copied and pickled, which is not what is wanted here.
         stock = object.__new__(type(self))
         vars(stock).update(vars(self))
-        if self.replay_buffer_class is PrioritizedHerReplayBuffer:
-            stock.replay_buffer_class = HerReplayBuffer
-        elif self.replay_buffer_class is self._default_buffer_class():
-            stock.replay_buffer_class = None  # the stock algorithm chooses its own
+        if self.replay_buffer_class in (PrioritizedHerReplayBuffer, self._default_buffer_class()):  # no user's class
+            stock.replay_buffer_class = stock_choice(self.replay_buffer_class)
         buffer = getattr(self, "replay_buffer", None)  # a user may have deleted it
         beta = 0.0 if buffer is None else buffer.beta
         stock.replay_buffer_kwargs, entry = settings_to_save(self.replay_buffer_kwargs, beta)

@@ -21,11 +21,18 @@ try:
 except ImportError:  # as in SB3
     psutil = None
 
+# SB3's arrays with one row per step. Dict observations are dictionaries of arrays.
 _OBSERVATIONS = ("observations", "next_observations")
-#: SB3's arrays that may be frames or files
+#: those that may be frames or files
 LARGE = (*_OBSERVATIONS, "actions")
-#: all other arrays with one row per step, those of HER among them
-SMALL = ("rewards", "dones", "timeouts", "infos", "ep_start", "ep_length")
+#: those of which a row does not change after it was stored
+WRITTEN_ONCE = (*LARGE, "rewards")
+#: ends of episodes, which may change later: ``end_episodes`` sets them. They are floats of 0 and 1
+FLAGS = ("dones", "timeouts")
+#: the arrays of all buffers, in the order of the arguments of ``append_rows``
+ARRAYS = (*WRITTEN_ONCE, *FLAGS)
+#: further arrays of HER
+HER_ARRAYS = ("infos", "ep_start", "ep_length")
 
 # Rows that are copied at a time.
 _COPIED_ROWS = 256
@@ -57,7 +64,7 @@ def new_arrays(like: ReplayBuffer, settings: BufferSettings, n_rows: int, n_envs
     :warns UserWarning: if a full buffer would need more RAM than there is
     """
     made = _new_large_arrays(like, settings, n_rows, n_envs)
-    for name in SMALL:
+    for name in ("rewards", *FLAGS, *HER_ARRAYS):
         if name == "infos" and hasattr(like, name):
             made[name] = np.full((n_rows, n_envs), {})  # one dictionary for all: infos are replaced, and never written to
         elif hasattr(like, name):

@@ -9,7 +9,7 @@ import numpy as np
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers.arrays import LARGE, folder_of, move_arrays, new_arrays, plain_array
+from sb3_per.buffers.arrays import ARRAYS, HER_ARRAYS, LARGE, folder_of, move_arrays, new_arrays, plain_array
 from sb3_per.buffers.inputs import require_finite_rewards
 from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings, IgnoredSettingWarning, with_both_betas
 from sb3_per.buffers.slots import map_arrays
@@ -19,11 +19,28 @@ from sb3_per.utils.origin import is_user_defined
 # A prioritized buffer. Its module imports this one.
 BufferT = TypeVar("BufferT", bound=Any)
 
-#: SB3's arrays. With Dict observations, the first two are dictionaries of arrays.
-ARRAY_NAMES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
-
 # Attributes of SB3's buffers that hold transitions, and those of HER.
-_CONTENTS = (*ARRAY_NAMES, "buffer_size", "pos", "full", "infos", "ep_start", "ep_length", "_current_ep_start")
+_CONTENTS = (*ARRAYS, "buffer_size", "pos", "full", *HER_ARRAYS, "_current_ep_start")
+
+
+def stock_class_of(cls: type) -> type[ReplayBuffer]:
+    """
+    Name the class of SB3 that stores what another class stores.
+
+    :param cls: class of buffers, of SB3 or prioritized
+    :return: ``HerReplayBuffer``, ``DictReplayBuffer`` or ``ReplayBuffer``
+    """
+    return next(kind for kind in (HerReplayBuffer, DictReplayBuffer, ReplayBuffer) if issubclass(cls, kind))
+
+
+def stock_choice(cls: type) -> type[ReplayBuffer] | None:
+    """
+    Name the class of SB3 that a stock algorithm must be given to store the same.
+
+    :param cls: any class of buffers
+    :return: ``HerReplayBuffer``, or ``None`` where the algorithm chooses by its observations and ``n_steps``
+    """
+    return HerReplayBuffer if issubclass(cls, HerReplayBuffer) else None
 
 
 def sb3_arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -44,7 +61,7 @@ def sb3_arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
 
 def from_replay_buffer(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) -> BufferT:
     """See :meth:`PrioritizedReplayBuffer.from_replay_buffer`."""
-    if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
+    if stock_class_of(cls) is not stock_class_of(type(buffer)):
         raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
     settings = with_both_betas(settings)
     if hasattr(buffer, "sampler"):
@@ -96,7 +113,7 @@ def _around(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) 
     # A model may give SB3's arguments among its settings: those of the buffer count.
     made = cls(buffer_size=n_rows * buffer.n_envs, **{**settings, **sb3_arguments_of(buffer)})
     _share_contents(buffer, made)
-    for name in ARRAY_NAMES:
+    for name in ARRAYS:
         if hasattr(made, name):
             setattr(made, name, map_arrays(_writable, getattr(made, name)))
     return made
@@ -180,12 +197,8 @@ def extra_names(cls: type) -> set[str]:
 def to_replay_buffer(buffer: Any) -> ReplayBuffer:
     """See :meth:`PrioritizedReplayBuffer.to_replay_buffer`."""
     arguments = sb3_arguments_of(buffer)
-    sb3_class: type[ReplayBuffer] = ReplayBuffer
-    if isinstance(buffer, HerReplayBuffer):
-        sb3_class = HerReplayBuffer
-    elif isinstance(buffer, DictReplayBuffer):
-        sb3_class = DictReplayBuffer
-    elif buffer.n_steps > 1 and not buffer.optimize_memory_usage:
+    sb3_class = stock_class_of(type(buffer))
+    if sb3_class is ReplayBuffer and buffer.n_steps > 1 and not buffer.optimize_memory_usage:
         sb3_class = NStepReplayBuffer
         arguments.update(n_steps=buffer.n_steps, gamma=buffer.gamma)
     left_out = buffer.unknown_to_sb3()

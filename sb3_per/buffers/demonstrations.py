@@ -19,6 +19,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers import inputs
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, require_scaled, scaled, unscaled
+from sb3_per.buffers.arrays import ARRAYS
 from sb3_per.buffers.slots import join_tensors, map_arrays, read_slots
 
 #: Id of the first demonstration. Ids of experience stay far below.
@@ -26,7 +27,7 @@ FIRST_ID = 2**62
 
 
 class Column(NamedTuple):
-    """Successive steps of one environment."""
+    """Successive steps of one environment, in the order of :data:`~sb3_per.buffers.arrays.ARRAYS`."""
 
     #: shape (n, ...), or a dictionary of such arrays
     obs: Any
@@ -158,12 +159,10 @@ class Demonstrations:
         for column in columns:
             rows = slice(row, row + len(column.rewards))
             row = rows.stop
-            map_arrays(lambda array, part: _set_rows(array, rows, part), buffer.observations, column.obs)  # noqa: B023
-            map_arrays(lambda array, part: _set_rows(array, rows, part), buffer.next_observations, column.next_obs)  # noqa: B023
-            buffer.actions[rows, 0] = column.actions
-            buffer.rewards[rows, 0] = column.rewards
-            buffer.dones[rows, 0] = column.dones
-            buffer.timeouts[rows, 0] = column.timeouts if experience.handle_timeout_termination else 0
+            for name, values in zip(ARRAYS, column, strict=True):
+                map_arrays(lambda array, part: _set_rows(array, rows, part), getattr(buffer, name), values)  # noqa: B023
+            if not experience.handle_timeout_termination:
+                buffer.timeouts[rows] = 0
             if not buffer.dones[row - 1, 0]:
                 buffer.dones[row - 1, 0] = 1
                 buffer.timeouts[row - 1, 0] = experience.handle_timeout_termination
@@ -186,10 +185,8 @@ class Demonstrations:
         """Make a buffer of another size, or with other settings, that holds the same demonstrations."""
         made = experience.empty_twin(size)
         rows = slice(0, old.pos)
-        map_arrays(lambda array, part: _set_rows(array, rows, part[rows, 0]), made.observations, old.observations)
-        map_arrays(lambda array, part: _set_rows(array, rows, part[rows, 0]), made.next_observations, old.next_observations)
-        for name in ("actions", "rewards", "dones", "timeouts"):
-            getattr(made, name)[rows] = getattr(old, name)[rows]
+        for name in ARRAYS:
+            map_arrays(lambda array, part: _set_rows(array, rows, part[rows, 0]), getattr(made, name), getattr(old, name))
         made.continue_from(old, keeps_masses)
         return made
 
@@ -354,14 +351,7 @@ def _columns_of(buffer: Any) -> Iterator[Column]:
     for env in range(buffer.n_envs):
         slots = (first + np.arange(n_rows)) % buffer.buffer_size * buffer.n_envs + env
         if n_rows:
-            yield Column(
-                read_slots(buffer.observations, slots),
-                read_slots(buffer.next_observations, slots),
-                read_slots(buffer.actions, slots),
-                buffer.rewards.take(slots),
-                buffer.dones.take(slots),
-                buffer.timeouts.take(slots),
-            )
+            yield Column(*(read_slots(getattr(buffer, name), slots) for name in ARRAYS))
 
 
 def _rescaled(actions: np.ndarray, recorded: spaces.Space, space: spaces.Space) -> np.ndarray:

@@ -23,11 +23,12 @@ from sb3_per.buffers import arrays, conversion, inputs
 from sb3_per.buffers.demonstrations import Demonstrations
 from sb3_per.buffers.frame_setting import frames_by_key
 from sb3_per.buffers.n_step import ReturnWindows, discounted_sums, return_windows
+from sb3_per.buffers.pickles import OLD_PICKLE
 from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
 from sb3_per.buffers.slots import map_arrays, read_rewards_and_ends, read_slots
-from sb3_per.buffers.state import OLD_PICKLE, BufferState
+from sb3_per.buffers.state import BufferState
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.subsets import Candidates
@@ -95,6 +96,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     draws_all_rows: ClassVar[bool] = True
     #: whether reads follow an episode although ``n_steps`` is 1
     follows_episodes: ClassVar[bool] = False
+    #: name of this kind of buffer in files. A user's class stores what its base class of this package stores
+    kind_in_files: ClassVar[str] = "transitions"
+    #: types of the arrays by row that :meth:`state` may return
+    row_state: ClassVar[dict[str, type[np.generic]]] = {"values": np.float64, "ranks": np.int64}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -851,6 +856,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """What a mass belongs to. Masses move between two buffers only if this is the same."""
         return "transition"
 
+    def describe_for_files(self) -> dict[str, Any]:
+        """
+        Describe what the buffer holds, to tell whether its files fit another one.
+
+        :return: facts that JSON can hold
+        :raises ValueError: for contents that files cannot hold
+        """
+        return {
+            "kind": self.kind_in_files,
+            "n_envs": self.n_envs,
+            "optimize_memory_usage": bool(self.optimize_memory_usage),
+            "sequences": None,
+            "buffer_size": self.buffer_size,
+            "frames": self.settings.frames,
+        }
+
     def unknown_to_sb3(self) -> list[str]:
         """List what the buffer holds, and no class of SB3 does, for a warning."""
         return [f"{len(self.demonstrations)} demonstrations"] if len(self.demonstrations) else []
@@ -882,7 +903,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             **self.beta_schedule.state(),
         }
         shape = (self.buffer_size, self.n_envs)
-        return BufferState(numbers, {name: array.reshape(shape) for name, array in self.sampler.state().items()}, {})
+        by_row = {name: array.reshape(shape) for name, array in self.sampler.state().items()}
+        # In a full ring, these next observations of the newest row have the place of the oldest observations.
+        arrays = {"newest_next_observations": np.asarray(self.observations[self.pos])} if self.optimize_memory_usage else {}
+        return BufferState(numbers, by_row, arrays)
 
     def stand_at(self, first_step: int, next_step: int) -> None:
         """
@@ -911,6 +935,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         numbers = state.numbers
         if not 0.0 <= numbers["max_priority"] < np.inf or not 0.0 <= numbers["demonstration_progress"] <= 1.0:
             raise ValueError(f"numbers are out of range: {numbers}")
+        if self.optimize_memory_usage:
+            newest = state.arrays["newest_next_observations"]
+            if newest.shape != self.observations.shape[1:]:
+                raise ValueError(f"newest_next_observations have shape {newest.shape}")
+            self.observations[self.pos] = newest
         inputs.require_finite_rewards(self.rewards[: self.size()])
         self.sampler.max_priority = float(numbers["max_priority"])
         self.demonstrations.share.progress = float(numbers["demonstration_progress"])
@@ -1057,3 +1086,5 @@ class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  #
 
     :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations
     """
+
+    kind_in_files = "dict transitions"

@@ -6,7 +6,7 @@ Storage, ids and the draw are those of single transitions. A drawn id is the fir
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -67,6 +67,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     parts = (*PrioritizedReplayBuffer.parts, "windows")
     draws_all_rows = False
     follows_episodes = True
+    kind_in_files = "sequences"
+    row_state: ClassVar[dict[str, type[np.generic]]] = {**PrioritizedReplayBuffer.row_state, "windows_steps": np.int32}
 
     def __init__(
         self,
@@ -169,6 +171,11 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         """See :meth:`PrioritizedReplayBuffer.mass_owner`: here windows of these lengths."""
         windows = self.windows
         return f"windows every {windows.period} steps after {windows.burn_in}, {windows.n_recorded} recorded"
+
+    def describe_for_files(self) -> dict[str, Any]:
+        """See :meth:`PrioritizedReplayBuffer.describe_for_files`."""
+        windows = {"period": self.period, "burn_in": self.burn_in, "state_shapes": self.state_shapes}
+        return {**super().describe_for_files(), "sequences": windows}
 
     def empty_twin(self, n_rows: int) -> PrioritizedReplayBuffer:
         """
@@ -455,6 +462,8 @@ class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, Prior
     :param args: SB3's arguments, see ``stable_baselines3.common.buffers.DictReplayBuffer``
     :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedSequenceReplayBuffer`
     """
+
+    kind_in_files = "dict sequences"
 
 
 def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarray:

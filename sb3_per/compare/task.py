@@ -9,10 +9,10 @@ from importlib.metadata import version
 from typing import Any
 
 from rl_zoo3 import ALGOS
-from stable_baselines3 import HerReplayBuffer
 
 import sb3_per
 from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers.conversion import stock_choice
 from sb3_per.buffers.settings import SCHEME_SETTINGS, SETTING_NAMES
 from sb3_per.compare.campaign import Job
 from sb3_per.compare.controls import control_of
@@ -133,7 +133,7 @@ class Arm:
             hyperparams.pop("double_q", None)  # an argument of PERDQN
             buffer_class = hyperparams.get("replay_buffer_class")
             if isinstance(buffer_class, type) and issubclass(buffer_class, PrioritizedReplayBuffer):
-                hyperparams["replay_buffer_class"] = HerReplayBuffer if issubclass(buffer_class, HerReplayBuffer) else None
+                hyperparams["replay_buffer_class"] = stock_choice(buffer_class)
         else:
             kwargs.update({name: file_settings.pop(name) for name in _NEUTRAL if name in file_settings})
             setting = file_settings if self.setting is None else self.setting

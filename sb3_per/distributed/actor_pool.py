@@ -19,6 +19,10 @@ FRUITLESS_RESTARTS = 3
 #: Function of an actor's number, and of whether it was just restarted, that calls it and returns the handle of its answer.
 GetReady = Callable[[int, bool], Any]
 
+#: Function of the number of an actor, a number of steps, and the number of steps that are left. It asks the actor to act, and
+#: returns the handle of the answer.
+Act = Callable[[int, int, int], Any]
+
 
 class NoActorAliveError(RuntimeError):
     """Report that no process of an actor has run for ``timeout`` seconds."""
@@ -79,7 +83,7 @@ class ActorPool:
         #: whether the actors were stopped
         self.closed = False
         #: how often each actor was restarted, over all runs, so that no seed is used twice
-        self.starts = [0] * n_actors
+        self.n_restarts_ever = [0] * n_actors
         # By the handle of the answer, the oldest first.
         self._pending: dict[Any, Call] = {}
         # Steps that each environment of an actor may still take, over all actors.
@@ -101,7 +105,7 @@ class ActorPool:
 
     def start(self, actor: int) -> None:
         """Start an actor, for the first time or again."""
-        self.engine.start(actor, self._recipe, self.starts[actor])
+        self.engine.start(actor, self._recipe, self.n_restarts_ever[actor])
 
     @property
     def n_alive(self) -> int:
@@ -118,22 +122,25 @@ class ActorPool:
     def start_run(self) -> None:
         """Set all counters of a run to zero."""
         self.n_runs += 1
-        #: restarts in this run
-        self.restarts = 0
         #: transitions of calls that were never answered
         self.lost_transitions = 0
         #: seconds that the learner has waited
         self.seconds_waited = 0.0
         # Restarts of each actor in this run, and since its last chunk.
-        self._restarts = [0] * self.n_actors
+        self._restarts_in_run = [0] * self.n_actors
         self._fruitless = [0] * self.n_actors
 
-    def gather(self, get_ready: GetReady, restarts: bool = True) -> list[Any]:
+    @property
+    def n_restarts_in_run(self) -> int:
+        """Number of restarts in this run, of all actors."""
+        return sum(self._restarts_in_run)
+
+    def gather(self, get_ready: GetReady, may_restart: bool = True) -> list[Any]:
         """
         Call every actor and wait for all answers.
 
         :param get_ready: function that calls an actor
-        :param restarts: whether to restart an actor that fails, as often as the settings allow
+        :param may_restart: whether to restart an actor that fails, as often as the settings allow
         :return: one answer per actor
         :raises NoActorAliveError: if no process of an actor runs
         :raises Exception: the error of an actor that has failed too often
@@ -141,25 +148,20 @@ class ActorPool:
         self._call_all(get_ready)
         answers: dict[int, Any] = {}
         while self._pending:
-            received = self._receive(list(self._pending), restarts)
+            received = self._receive(list(self._pending), may_restart)
             if received is not None:
                 call, answer = received
                 answers[call.actor] = answer
         return [answers[actor] for actor in range(self.n_actors)]
 
-    def begin(self, n_steps: int, chunk: int, get_ready: GetReady, act: Callable[[int, int, int], Any]) -> None:
+    def begin(self, n_steps: int, get_ready: GetReady) -> None:
         """
         Begin to act.
 
         :param n_steps: steps of an actor's environments, over all actors
-        :param chunk: largest number of steps in a call
         :param get_ready: function that asks an actor to get ready, at the beginning and after a restart
-        :param act: function of an actor's number, a number of steps, and the number of steps that are left, that asks the
-            actor to act and returns the handle of its answer
         """
         self._call_all(get_ready)
-        self._act = act
-        self._chunk = chunk
         self._n_steps_left = n_steps
 
     def end(self) -> bool:
@@ -168,10 +170,12 @@ class ActorPool:
         self._pending = {}
         return was_idle
 
-    def next_chunk(self) -> tuple[int, Chunk]:
+    def next_chunk(self, act: Act, n_most: int) -> tuple[int, Chunk]:
         """
         Let all actors act that may, and wait for a chunk. Call it when the chunk before is used up: its actor may act again.
 
+        :param act: function that asks an actor to act
+        :param n_most: largest number of steps in a call
         :return: number of the actor, and the chunk
         :raises NoActorAliveError: if no process of an actor runs
         :raises Exception: the error of an actor that has failed too often
@@ -179,8 +183,8 @@ class ActorPool:
         while True:
             while self._idle and self._n_steps_left > 0:
                 actor = self._idle.pop(0)
-                n_steps = min(self._chunk, self._n_steps_left)
-                handle = self._act(actor, n_steps, self._n_steps_left)
+                n_steps = min(n_most, self._n_steps_left)
+                handle = act(actor, n_steps, self._n_steps_left)
                 self._n_steps_left -= n_steps
                 self._pending[handle] = Call(actor, n_steps)
             # Only the oldest call of each actor: a large answer may arrive after the next, smaller one.
@@ -206,14 +210,14 @@ class ActorPool:
 
     # ---- answers
 
-    def _receive(self, handles: list[Any], restarts: bool = True) -> tuple[Call, Any] | None:
+    def _receive(self, handles: list[Any], may_restart: bool = True) -> tuple[Call, Any] | None:
         """Wait for an answer, and return it with its call; ``None`` if the actor failed and was restarted."""
         handle = self._wait(handles)
         call = self._pending[handle]
         try:
             answer = self.engine.answer(handle)
         except Exception as error:
-            if not restarts:
+            if not may_restart:
                 raise
             self._restart(call.actor, error)
             return None
@@ -248,11 +252,10 @@ class ActorPool:
         self._idle = [other for other in self._idle if other != actor]
         self._n_steps_left += lost
         self.lost_transitions += lost * self.n_envs
-        if self._fruitless[actor] >= FRUITLESS_RESTARTS or self._restarts[actor] >= self.settings.max_restarts:
+        if self._fruitless[actor] >= FRUITLESS_RESTARTS or self._restarts_in_run[actor] >= self.settings.max_restarts:
             raise error
         self._fruitless[actor] += 1
-        self._restarts[actor] += 1
-        self.restarts += 1
-        self.starts[actor] += 1
+        self._restarts_in_run[actor] += 1
+        self.n_restarts_ever[actor] += 1
         self.start(actor)
         self._pending[self._get_ready(actor, True)] = Call(actor, 0)

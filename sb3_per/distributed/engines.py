@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -11,6 +11,9 @@ import torch as th
 
 from sb3_per.distributed import random_state
 from sb3_per.distributed.worker import ActorWorker
+
+# Methods that draw from the random generators of an actor.
+_ACTING = (ActorWorker.begin, ActorWorker.collect)
 
 
 class Engine(ABC):
@@ -31,12 +34,12 @@ class Engine(ABC):
         """Tell whether the process of an actor runs, or still waits for its turn to start."""
 
     @abstractmethod
-    def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, actor: int, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """
         Call a method of an actor without waiting. Calls of one actor run one after the other.
 
         :param actor: its number
-        :param method: name of the method
+        :param method: of the class :class:`~sb3_per.distributed.worker.ActorWorker`, e.g. ``ActorWorker.begin``
         :param args: its arguments; a reference from :meth:`put` is replaced by the value
         :param kwargs: its keyword arguments
         :return: handle of the answer
@@ -80,14 +83,13 @@ class LocalEngine(Engine):
         """See :class:`Engine`."""
         return True
 
-    def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, actor: int, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """See :class:`Engine`."""
-        # Synchronous steps draw from the generators of this process, as in `DummyVecEnv`.
-        acts = method in ("begin", "collect")
         answer: Future[Any] = Future()
-        with self._process_of(actor) if acts else contextlib.nullcontext():
+        # Synchronous steps draw from the generators of this process, as in `DummyVecEnv`.
+        with self._process_of(actor) if method in _ACTING else contextlib.nullcontext():
             try:
-                answer.set_result(getattr(self.workers[actor], method)(*args, **kwargs))
+                answer.set_result(method(self.workers[actor], *args, **kwargs))
             except Exception as error:
                 answer.set_exception(error)
         return answer

@@ -22,6 +22,7 @@ from sb3_per.distributed.actor_pool import ActorPool
 from sb3_per.distributed.algorithm import n_timesteps_left, n_updates
 from sb3_per.distributed.chunks import ForCallbacks, for_callbacks, forget_returns, joined, some_of, store_chunk
 from sb3_per.distributed.environments import wrappers_of
+from sb3_per.distributed.worker import ActorWorker
 from sb3_per.utils.origin import is_overridden
 
 # A learner that waits for more than this share of its time gets faster with more actors.
@@ -55,41 +56,55 @@ def check_supported(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
     buffer = model.replay_buffer
     name = type(model).__name__
     assert isinstance(model.train_freq, TrainFreq)
-    if isinstance(buffer, HerReplayBuffer):
-        raise NotImplementedError(
-            f"{name} with actors and hindsight (HER) is not supported: actors send parts of episodes, and hindsight needs "
-            "whole ones"
-        )
-    if isinstance(buffer, PrioritizedSequenceReplayBuffer):
-        raise NotImplementedError(
-            f"{name} with actors and replay of sequences is not supported: windows and recurrent states would have to go "
-            "with the chunks"
-        )
-    if buffer.optimize_memory_usage:
-        raise NotImplementedError(
-            f"{name} with actors and optimize_memory_usage=True is not supported: rows of several environments follow one "
-            "another, so the next observation is not that of the next row. Use replay_buffer_kwargs=dict(frames=1)"
-        )
+    refused = [
+        (
+            isinstance(buffer, HerReplayBuffer),
+            "hindsight (HER) is not supported: actors send parts of episodes, and hindsight needs whole ones",
+        ),
+        (
+            isinstance(buffer, PrioritizedSequenceReplayBuffer),
+            "replay of sequences is not supported: windows and recurrent states would have to go with the chunks",
+        ),
+        (
+            buffer.optimize_memory_usage,
+            "optimize_memory_usage=True is not supported: rows of several environments follow one another, so the next "
+            "observation is not that of the next row. Use replay_buffer_kwargs=dict(frames=1)",
+        ),
+        (
+            not model.can_act_in_copies,
+            "networks of SBX is not supported: actors act with copies of PyTorch's networks. Use the class of the same name "
+            "from sb3_per",
+        ),
+        (
+            model.train_freq.unit == TrainFrequencyUnit.EPISODE,
+            f"train_freq={model.train_freq} is not supported: episodes of several actors end at any time. Count in steps",
+        ),
+    ]
+    for is_refused, reason in refused:
+        if is_refused:
+            raise NotImplementedError(f"{name} with actors and {reason}")
     if buffer.n_envs != 1:
         raise ValueError(
             f"Actors append the steps of all environments to one column, and this {type(buffer).__name__} has n_envs="
             f"{buffer.n_envs}. Give the environments of make_actors() to the constructor of {name}, or to load(..., env=env)"
-        )
-    if not model.can_act_in_copies:
-        raise NotImplementedError(
-            f"{name} with actors and networks of SBX is not supported: actors act with copies of PyTorch's networks. Use "
-            "the class of the same name from sb3_per"
-        )
-    if model.train_freq.unit == TrainFrequencyUnit.EPISODE:
-        raise NotImplementedError(
-            f"{name} with actors and train_freq={model.train_freq} is not supported: episodes of several actors end at "
-            "any time. Count in steps"
         )
     if pool.settings.exploration == "ladder" and not hasattr(model, "exploration_schedule"):
         raise ValueError(
             f"exploration='ladder' needs an algorithm that takes random actions (DQN, QR-DQN), but {name} explores with "
             "its policy or action_noise. Use exploration=None"
         )
+    _require_called_methods(pool, model)
+    wrappers_of(model.env, np.arange(model.n_envs))
+    if pool.settings.initial_priorities == "max" and model.replay_buffer_kwargs.get("initial_priority") == "td_error":
+        warnings.warn(
+            "initial_priority='td_error' has no effect with make_actors(..., initial_priorities='max'): leave one of them out",
+            IgnoredSettingWarning,
+        )
+
+
+def _require_called_methods(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
+    """Refuse a user's methods of the buffer that are never called while actors act, see :func:`check_supported`."""
+    buffer = model.replay_buffer
     if is_overridden(buffer, "add") and not is_overridden(buffer, "append_rows"):
         raise NotImplementedError(
             f"{type(buffer).__name__} overrides add(), and actors do not call it: override append_rows() too, e.g. change its "
@@ -101,12 +116,6 @@ def check_supported(pool: ActorPool, model: PrioritizedAlgorithm) -> None:
                 f"{type(buffer).__name__} overrides {method}(), which actors do not call when they compute TD errors: set "
                 "make_actors(..., initial_priorities='max')"
             )
-    wrappers_of(model.env, np.arange(model.n_envs))
-    if pool.settings.initial_priorities == "max" and model.replay_buffer_kwargs.get("initial_priority") == "td_error":
-        warnings.warn(
-            "initial_priority='td_error' has no effect with make_actors(..., initial_priorities='max'): leave one of them out",
-            IgnoredSettingWarning,
-        )
 
 
 class Run:
@@ -132,13 +141,13 @@ class Run:
         self._num_timesteps_at_end = model.num_timesteps + n_steps * pool.n_envs
         # In a small buffer, larger chunks would overwrite transitions before they were counted.
         rows_of_env = model.replay_buffer.buffer_size // (pool.n_actors * pool.n_envs)
-        chunk = min(pool.settings.chunk, max(1, rows_of_env // 4))
-        self._content = pool.engine.put(algorithm.packed(model, chunk))
+        self._chunk = min(pool.settings.chunk, max(1, rows_of_env // 4))
+        self._content = pool.engine.put(algorithm.packed(model, self._chunk))
         # With a single actor and no lag, the actor draws from the learner's random state, as in a synchronous run.
         self._shares_random_state = pool.n_actors == 1 and pool.settings.in_flight == 1
         self._seed = random_state.derived_seed(random_state.next_seed(), pool.n_runs, model.num_timesteps)
         self._with_td_errors = _sends_td_errors(pool, model)
-        pool.begin(n_steps, chunk, self._get_ready, self._act)
+        pool.begin(n_steps, self._get_ready)
 
     def collect(self, callback: BaseCallback, log_interval: int | None) -> RolloutReturn:
         """
@@ -191,10 +200,10 @@ class Run:
             first_obs = tuple(
                 None if obs is None else map_arrays(lambda part: part[columns], obs) for obs in algorithm.last_obs(self.model)
             )
-        seed = random_state.derived_seed(self._seed, actor, pool.starts[actor])
+        seed = random_state.derived_seed(self._seed, actor, pool.n_restarts_ever[actor])
         wraps = None if self._continues and not is_restart else wrappers_of(self.model.env, columns)
         epsilon = exploration_ladder(pool.n_actors)[actor] if pool.settings.exploration == "ladder" else None
-        return pool.engine.ask(actor, "begin", self._content, seed, wraps, epsilon, first_obs)
+        return pool.engine.ask(actor, ActorWorker.begin, self._content, seed, wraps, epsilon, first_obs)
 
     def _act(self, actor: int, n_steps: int, n_steps_left: int) -> Any:
         """Ask an actor to act with the newest weights."""
@@ -206,7 +215,8 @@ class Run:
             self._sent_weights = engine.put(algorithm.weights_of(model))
         num_timesteps = self._num_timesteps_at_end - n_steps_left * self.pool.n_envs
         state = random_state.current(model.action_space) if self._shares_random_state else None
-        return engine.ask(actor, "collect", self._sent_weights, n_steps, num_timesteps, self._with_td_errors, state)
+        collect = ActorWorker.collect
+        return engine.ask(actor, collect, self._sent_weights, n_steps, num_timesteps, self._with_td_errors, state)
 
     def next_tick(self) -> ForCallbacks:
         """
@@ -217,7 +227,7 @@ class Run:
         n_left = n_timesteps_left(self.model)
         n = min(self.pool.n_actors * self.pool.n_envs, n_left)
         while (n_unseen := len(self._unseen.get("dones", ()))) < n:
-            actor, chunk = self.pool.next_chunk()
+            actor, chunk = self.pool.next_chunk(self._act, self._chunk)
             self.metrics.add_lag(n_updates(self.model) - chunk.version)
             if chunk.random_state is not None:
                 random_state.set_current(chunk.random_state, self.model.action_space)
@@ -288,7 +298,7 @@ class RunMetrics:
         now = time.monotonic()
         n_timesteps = self._model.num_timesteps
         logger.record("actors/alive", self._pool.n_alive)
-        logger.record("actors/restarts", self._pool.restarts)
+        logger.record("actors/restarts", self._pool.n_restarts_in_run)
         logger.record("actors/lost_transitions", self._pool.lost_transitions)
         if self._lags:
             logger.record("actors/lag_mean", sum(self._lags) / len(self._lags))

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -87,9 +87,10 @@ class RayEngine(Engine):
         ready, _ = ray.wait([self._ready[actor]], timeout=0)
         return bool(ready)
 
-    def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, actor: int, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
-        return self._actors[actor].call.remote(method, *args, **kwargs)
+        # By its name: the process imports the class of the method at its first call.
+        return self._actors[actor].call.remote(method.__name__, *args, **kwargs)
 
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:
         """See :class:`~sb3_per.distributed.engines.Engine`."""

@@ -21,6 +21,7 @@ from sb3_per.distributed.chunks import joined
 from sb3_per.distributed.engines import Engine
 from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.loop import Run, RunMetrics, check_supported
+from sb3_per.distributed.worker import ActorWorker
 
 
 class ActorVecEnv(CollectingVecEnv):
@@ -49,7 +50,7 @@ class ActorVecEnv(CollectingVecEnv):
             for actor in range(n_actors):
                 self.pool.start(actor)
             # No restarts: an environment that cannot be made the first time has wrong arguments.
-            spaces = self.pool.gather(lambda actor, is_restart: engine.ask(actor, "spaces"), restarts=False)
+            spaces = self.pool.gather(lambda actor, is_restart: engine.ask(actor, ActorWorker.spaces), may_restart=False)
             super().__init__(n_actors * self.pool.n_envs, *spaces[0])
             self.seed(recipe.arguments["seed"])
         except BaseException:
@@ -62,7 +63,7 @@ class ActorVecEnv(CollectingVecEnv):
         """See SB3."""
         self._take_over()
         per_actor = np.split(np.asarray(actions), self.pool.n_actors)
-        self._step_handles = [self.engine.ask(actor, "step", part) for actor, part in enumerate(per_actor)]
+        self._step_handles = [self.engine.ask(actor, ActorWorker.step, part) for actor, part in enumerate(per_actor)]
 
     def step_wait(self) -> VecEnvStepReturn:
         """See SB3."""
@@ -83,8 +84,8 @@ class ActorVecEnv(CollectingVecEnv):
         columns = self.pool.columns_of(actor)
         seed = self._seeds[columns[0]]
         if is_restart and seed is not None:  # the old seed may lead to the same fault again
-            seed = random_state.derived_seed(seed, self.pool.starts[actor])
-        return self.engine.ask(actor, "reset", seed, [self._options[column] for column in columns])
+            seed = random_state.derived_seed(seed, self.pool.n_restarts_ever[actor])
+        return self.engine.ask(actor, ActorWorker.reset, seed, [self._options[column] for column in columns])
 
     def _take_over(self) -> None:
         """Prepare for synchronous steps, after which a run cannot continue the episodes of the last one."""
@@ -169,6 +170,6 @@ class ActorVecEnv(CollectingVecEnv):
         for index in self._get_indices(indices):
             # The index may be negative.
             actor, env = divmod(index % self.num_envs, self.pool.n_envs)
-            handles.append(self.engine.ask(actor, "ask", method, *args, indices=[env], **kwargs))
+            handles.append(self.engine.ask(actor, ActorWorker.call_venv, method, *args, indices=[env], **kwargs))
         answers = self._answers(handles)
         return [None if answer is None else answer[0] for answer in answers]

@@ -9,6 +9,7 @@ from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_per.buffers.arrays import ARRAYS
 from sb3_per.buffers.slots import map_arrays
 from sb3_per.distributed import algorithm, random_state
 from sb3_per.distributed.chunks import Chunk
@@ -52,7 +53,7 @@ class ActorWorker:
         """Step every environment once. Return the result of ``VecEnv.step``, and the infos of the resets."""
         return (*self.venv.step(np.array(actions)), list(self.venv.reset_infos))
 
-    def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def call_venv(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the ``VecEnv``."""
         return getattr(self.venv, method)(*args, **kwargs)
 
@@ -135,9 +136,8 @@ class ActorWorker:
         """
         buffer = self.model.replay_buffer
         n = buffer.size()
-        stored = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
-        names = ("obs", "next_obs", *stored[2:])
-        parts = (map_arrays(lambda array: array[:n].copy(), getattr(buffer, name)) for name in stored)
+        names = ("obs", "next_obs", *ARRAYS[2:])
+        parts = (map_arrays(lambda array: array[:n].copy(), getattr(buffer, name)) for name in ARRAYS)
         return dict(zip(names, parts, strict=True))
 
     def td_errors(self) -> np.ndarray:

@@ -10,14 +10,12 @@ from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.integrations.minari import from_minari
-from sb3_per.persistence.buffer_files import KINDS, describe_space, load_buffer
+from sb3_per.persistence.buffer_files import describe_space, load_buffer
 from sb3_per.persistence.generations import Manifest, manifest_names_in, reading, whole_generations
 
 # Kinds of buffers that demonstrations can come from, as they are named in files.
 _KINDS: dict[str, Any] = {
-    name: cls
-    for name, cls in KINDS.items()
-    if cls in (PrioritizedReplayBuffer, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer)
+    cls.kind_in_files: cls for cls in (PrioritizedHerReplayBuffer, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer)
 }
 
 

@@ -4,6 +4,5 @@ Save models and buffers to files that survive a kill, grow only by what is new, 
 - ``buffer_files.py``: a buffer in a folder; what is saved of it, and how it is loaded
 - ``generations.py``: the files of a folder: arrays, checksums, and which of them belong to the newest save
 - ``atomic.py``: files that are there completely or not at all
-- ``checkpoint_callback.py``: saves during training; ``convert.py``: from SB3's pickle to such a folder;
-  ``pickles.py``: pickles of older releases
+- ``checkpoint_callback.py``: saves during training; ``convert.py``: from SB3's pickle to such a folder
 """

@@ -18,14 +18,9 @@ from typing import Any, TypeVar
 import numpy as np
 from gymnasium import spaces
 
-from sb3_per.buffers import (
-    PrioritizedDictReplayBuffer,
-    PrioritizedDictSequenceReplayBuffer,
-    PrioritizedHerReplayBuffer,
-    PrioritizedReplayBuffer,
-    PrioritizedSequenceReplayBuffer,
-)
-from sb3_per.buffers.conversion import ARRAY_NAMES, empty_like
+from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers.arrays import ARRAYS, FLAGS, HER_ARRAYS, WRITTEN_ONCE
+from sb3_per.buffers.conversion import empty_like
 from sb3_per.buffers.state import BufferState
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
@@ -35,15 +30,6 @@ from sb3_per.sampling.schemes import SCHEMES
 from sb3_per.utils.checks import check_argument, integer
 
 SUFFIX = ".buffer"
-
-#: Names of the kinds of buffers in files. A user's class stores what its base class of this package stores.
-KINDS: dict[str, type[PrioritizedReplayBuffer]] = {
-    "dict sequences": PrioritizedDictSequenceReplayBuffer,
-    "sequences": PrioritizedSequenceReplayBuffer,
-    "hindsight": PrioritizedHerReplayBuffer,
-    "dict transitions": PrioritizedDictReplayBuffer,
-    "transitions": PrioritizedReplayBuffer,
-}
 
 # Names of the spaces in files: all that SB3's buffers take.
 _SPACES: dict[str, type[spaces.Space]] = {
@@ -64,15 +50,6 @@ _MUST_FIT = ("kind", "observation_space", "action_space", "n_envs", "optimize_me
 # |td| of two critics, whose masses tell a user's schemes apart.
 _TD_ERRORS = np.outer([0.013, 0.17, 0.71, 1.9, 13.7, 137.0], [1.0, 0.6])
 
-# SB3's arrays of which a row does not change after it was stored.
-_ROWS = ("observations", "next_observations", "actions", "rewards")
-
-# SB3's flags, which may change later: `end_episodes` sets them. They are floats, and are saved as bytes.
-_FLAGS = ("dones", "timeouts")
-
-# With ``optimize_memory_usage``: the next observations of the newest row. In a full ring they take the place of the oldest.
-_NEWEST = "newest_next_observations"
-
 # Largest size of a file. Files become larger if there would be more than this number, because the manifest names them all.
 _FILE_BYTES, _MANY_FILES = 16 * 2**20, 128
 
@@ -91,25 +68,14 @@ def describe_buffer(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     :return: kind, spaces, layout and scheme of the buffer, as they are in a manifest
     :raises ValueError: for what a directory cannot hold: infos, or settings of a scheme that are no numbers or texts
     """
-    if getattr(buffer, "copy_info_dict", False):
-        raise ValueError(
-            "Infos (copy_info_dict=True) can only be saved as a pickle, and a pickle runs code when it is loaded: save to a "
-            "name that does not end in .buffer, or leave out copy_info_dict"
-        )
-    sequences = None
-    if isinstance(buffer, PrioritizedSequenceReplayBuffer):
-        sequences = {"period": buffer.period, "burn_in": buffer.burn_in, "state_shapes": buffer.state_shapes}
     facts = {
-        "kind": next(name for name, cls in KINDS.items() if isinstance(buffer, cls)),
+        **buffer.describe_for_files(),
         "observation_space": describe_space(buffer.observation_space, with_bounds=False),
         "action_space": describe_space(buffer.action_space, with_bounds=True),
-        "n_envs": buffer.n_envs,
-        "optimize_memory_usage": bool(buffer.optimize_memory_usage),
-        "sequences": sequences,
-        "buffer_size": buffer.buffer_size,
-        "frames": buffer.settings.frames,
         "arrays_by_row": {
-            name: [array.dtype.str, array.shape[2:]] for name, array in _stream_of(buffer).arrays.items() if _is_plain(array)
+            rows.name: [rows.array.dtype.str, rows.array.shape[2:]]
+            for rows in _stream_of(buffer).rows
+            if isinstance(rows, _ArrayRows) and rows.is_plain
         },
         # A mass has a meaning only together with its scheme and with what is drawn.
         "scheme": {**_describe_scheme(buffer.sampler), "unit": buffer.mass_owner},
@@ -163,76 +129,24 @@ def _describe_scheme(sampler: Sampler) -> dict[str, Any]:
 
 
 @dataclasses.dataclass
-class _Stream:
+class _Steps:
     """
-    Rows that do not change after they were written. Step ``s`` is in row ``(s - shift) % n_rows``.
+    Steps of a ring. Step ``s`` is in row ``(s - shift) % n_rows``.
 
-    :param arrays: SB3's arrays by name, shape (n_rows, n_envs, ...). An array-like with a ``store`` is in it by the name of
-        the observations: this store packs and unpacks observations and next observations
-    :param n_rows: number of rows of the arrays
-    :param n_envs: number of environments
+    :param n_rows: number of rows
     :param first: oldest step that is held
     :param end: step after the newest
     :param shift: above 0 only after steps were loaded into arrays with another number of rows
     """
 
-    arrays: dict[str, Any]
     n_rows: int
-    n_envs: int
     first: int
     end: int
     shift: int = 0
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, about."""
-        n_bytes = 0
-        for array in self.arrays.values():
-            if hasattr(array, "pack"):
-                n_bytes += array.nbytes // max(self.end - self.first, 1)
-            else:
-                n_bytes += int(np.prod(array.shape[1:])) * array.dtype.itemsize
-        return max(n_bytes, 1)
-
-    def pack(self, first: int, end: int) -> Blocks:
-        """
-        Collect rows.
-
-        :param first: first step
-        :param end: step after the last
-        :return: arrays of these steps; views if possible
-        """
-        packed: Blocks = {}
-        for name, array in self.arrays.items():
-            if _is_plain(array):
-                packed[name] = self.blocks(array, first, end)
-                continue
-            rows = (np.arange(first, end) - self.shift) % self.n_rows
-            if hasattr(array, "pack"):
-                packed.update({f"{name}:{part}": [content] for part, content in array.pack(rows).items()})
-            else:
-                packed[name] = [np.stack([np.asarray(array[rows, np.full_like(rows, env)]) for env in range(self.n_envs)], 1)]
-        return packed
-
-    def unpack(self, first: int, end: int, arrays: dict[str, np.ndarray]) -> None:
-        """
-        Write rows back, as far as the stream has room for them.
-
-        :param first: first step of the arrays
-        :param end: step after the last one of the arrays
-        :param arrays: from a file
-        :raises LookupError: if an array is missing
-        :raises ValueError: if an array has another shape or type
-        """
-        n_old = max(self.first - first, 0)
-        for name, array in self.arrays.items():
-            if hasattr(array, "pack"):
-                parts = {key.removeprefix(f"{name}:"): part for key, part in arrays.items() if key.startswith(f"{name}:")}
-                array.unpack((np.arange(first + n_old, end) - self.shift) % self.n_rows, parts)
-            else:
-                if len(arrays[name]) != end - first:
-                    raise ValueError(f"{name} has {len(arrays[name])} rows, not {end - first}")
-                self.put(array, first + n_old, end, arrays[name][n_old:])
+    def rows(self, first: int, end: int) -> np.ndarray:
+        """Find the rows of steps, int64 of shape (end - first,)."""
+        return (np.arange(first, end) - self.shift) % self.n_rows
 
     def blocks(self, array: np.ndarray, first: int, end: int) -> list[np.ndarray]:
         """
@@ -247,7 +161,7 @@ class _Stream:
         stop = start + end - first
         return [array[start : min(stop, self.n_rows)], array[: max(stop - self.n_rows, 0)]]
 
-    def put(self, array: Any, first: int, end: int, values: np.ndarray) -> None:
+    def put(self, array: np.ndarray, first: int, end: int, values: np.ndarray) -> None:
         """
         Write the rows of steps.
 
@@ -257,29 +171,155 @@ class _Stream:
         :param values: shape (end - first, ...)
         :raises ValueError: for values of another shape or type
         """
-        if (values.shape, values.dtype) != ((end - first, *array.shape[1:]), array.dtype):
-            raise ValueError(f"{values.dtype} of shape {values.shape} does not fit {array.dtype} of shape {array.shape}")
-        if not _is_plain(array):
-            for row, value in zip((np.arange(first, end) - self.shift) % self.n_rows, values, strict=True):
-                array[row] = value
-            return
+        _require_same_form(array, first, end, values)
         start = 0
         for block in self.blocks(array, first, end):
             block[...] = values[start : start + len(block)]
             start += len(block)
 
 
+class _ArrayRows:
+    """
+    Rows of one of SB3's arrays.
+
+    :param name: name of the array in files
+    :param array: shape (n_rows, n_envs, ...), from NumPy, or a user's that is indexed by rows, and rows and environments
+    """
+
+    def __init__(self, name: str, array: Any):
+        self.name = name
+        self.array = array
+        #: whether NumPy can view its rows
+        self.is_plain = isinstance(array, np.ndarray)
+
+    def row_bytes(self, steps: _Steps) -> int:
+        """Return the bytes of a row."""
+        return int(np.prod(self.array.shape[1:])) * self.array.dtype.itemsize
+
+    def pack(self, steps: _Steps, first: int, end: int) -> Blocks:
+        """Collect the rows of steps; views if possible."""
+        if self.is_plain:
+            return {self.name: steps.blocks(self.array, first, end)}
+        rows = steps.rows(first, end)
+        columns = [np.asarray(self.array[rows, np.full_like(rows, env)]) for env in range(self.array.shape[1])]
+        return {self.name: [np.stack(columns, 1)]}
+
+    def unpack(self, steps: _Steps, first: int, end: int, n_left_out: int, packed: dict[str, np.ndarray]) -> None:
+        """Write the rows of steps, but for the oldest ``n_left_out``. ``packed`` has all of them."""
+        values = packed[self.name]
+        if len(values) != end - first:
+            raise ValueError(f"{self.name} has {len(values)} rows, not {end - first}")
+        first += n_left_out
+        values = values[n_left_out:]
+        if self.is_plain:
+            steps.put(self.array, first, end, values)
+            return
+        _require_same_form(self.array, first, end, values)
+        for row, value in zip(steps.rows(first, end), values, strict=True):
+            self.array[row] = value
+
+
+class _StoreRows:
+    """
+    Rows that a store packs in its own way, e.g. observations and next observations as frames.
+
+    :param name: name of the observations in files
+    :param store: has ``pack``, ``unpack`` and ``nbytes``, see :class:`~sb3_per.buffers.frames.FrameStore`
+    """
+
+    def __init__(self, name: str, store: Any):
+        self.name = name
+        self.array = store
+
+    def row_bytes(self, steps: _Steps) -> int:
+        """Return the bytes of a row, about."""
+        return int(self.array.nbytes) // max(steps.end - steps.first, 1)
+
+    def pack(self, steps: _Steps, first: int, end: int) -> Blocks:
+        """Collect the rows of steps."""
+        packed = self.array.pack(steps.rows(first, end))
+        return {f"{self.name}:{part}": [content] for part, content in packed.items()}
+
+    def unpack(self, steps: _Steps, first: int, end: int, n_left_out: int, packed: dict[str, np.ndarray]) -> None:
+        """Write the rows of steps, but for the oldest ``n_left_out``. ``packed`` has all of them."""
+        own = f"{self.name}:"
+        parts = {key.removeprefix(own): part for key, part in packed.items() if key.startswith(own)}
+        self.array.unpack(steps.rows(first + n_left_out, end), parts)
+
+
+def _rows_of(name: str, array: Any) -> _ArrayRows | _StoreRows:
+    """
+    Say how the rows of an array are read and written.
+
+    :param name: name of the array in files
+    :param array: one of SB3's arrays. An array-like with a ``store`` shares it with the other array of observations
+    :return: its rows
+    """
+    if hasattr(array, "store"):
+        return _StoreRows(name.removeprefix("next_"), array.store)
+    return _ArrayRows(name, array)
+
+
+def _require_same_form(array: Any, first: int, end: int, values: np.ndarray) -> None:
+    """Check that values from a file have the shape and the type of the rows of steps in an array."""
+    if (values.shape, values.dtype) != ((end - first, *array.shape[1:]), array.dtype):
+        raise ValueError(f"{values.dtype} of shape {values.shape} does not fit {array.dtype} of shape {array.shape}")
+
+
+@dataclasses.dataclass
+class _Stream:
+    """
+    Rows that do not change after they were written.
+
+    :param rows: those of each array
+    :param steps: which steps they hold
+    """
+
+    rows: list[_ArrayRows | _StoreRows]
+    steps: _Steps
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, about."""
+        return max(sum(rows.row_bytes(self.steps) for rows in self.rows), 1)
+
+    def pack(self, first: int, end: int) -> Blocks:
+        """
+        Collect rows.
+
+        :param first: first step
+        :param end: step after the last
+        :return: arrays of these steps; views if possible
+        """
+        packed: Blocks = {}
+        for rows in self.rows:
+            packed.update(rows.pack(self.steps, first, end))
+        return packed
+
+    def unpack(self, first: int, end: int, packed: dict[str, np.ndarray]) -> None:
+        """
+        Write rows back, as far as the stream has room for them.
+
+        :param first: first step of the arrays
+        :param end: step after the last one of the arrays
+        :param packed: arrays from a file
+        :raises LookupError: if an array is missing
+        :raises ValueError: if an array has another shape or type
+        """
+        n_left_out = max(self.steps.first - first, 0)
+        for rows in self.rows:
+            rows.unpack(self.steps, first, end, n_left_out, packed)
+
+
 def _stream_of(buffer: PrioritizedReplayBuffer) -> _Stream:
     """Collect the rows that a buffer holds."""
-    arrays: dict[str, Any] = {}
-    for name in _ROWS:
+    rows = {}
+    for name in WRITTEN_ONCE:
         for key, array in _by_key(name, getattr(buffer, name, {})).items():
-            if hasattr(array, "store"):
-                arrays[key.removeprefix("next_")] = array.store
-            else:
-                arrays[key] = array
+            found = _rows_of(key, array)
+            rows[found.name] = found  # a store is found twice
     end = buffer.ids.next_step
-    return _Stream(arrays, buffer.buffer_size, buffer.n_envs, end - buffer.size(), end)
+    return _Stream(list(rows.values()), _Steps(buffer.buffer_size, end - buffer.size(), end))
 
 
 def _by_key(name: str, array: Any) -> dict[str, Any]:
@@ -287,10 +327,6 @@ def _by_key(name: str, array: Any) -> dict[str, Any]:
     if isinstance(array, dict):
         return {f"{name}/{key}": part for key, part in array.items()}
     return {name: array}
-
-
-def _is_plain(array: Any) -> bool:
-    return isinstance(array, np.ndarray)
 
 
 def _parts_of(buffer: PrioritizedReplayBuffer) -> dict[str, PrioritizedReplayBuffer]:
@@ -301,10 +337,11 @@ def _parts_of(buffer: PrioritizedReplayBuffer) -> dict[str, PrioritizedReplayBuf
 
 def _ranges_to_write(stream: _Stream, kept: list[DataFile]) -> list[tuple[int, int]]:
     """List first step and end of each new file."""
-    begin = max(kept[-1].end, stream.first) if kept else stream.first
-    n_bytes = max(_FILE_BYTES, (stream.end - stream.first) * stream.row_bytes // _MANY_FILES)
+    steps = stream.steps
+    begin = max(kept[-1].end, steps.first) if kept else steps.first
+    n_bytes = max(_FILE_BYTES, (steps.end - steps.first) * stream.row_bytes // _MANY_FILES)
     n_steps = max(n_bytes // stream.row_bytes, 1)
-    return [(first, min(first + n_steps, stream.end)) for first in range(begin, stream.end, n_steps)]
+    return [(first, min(first + n_steps, steps.end)) for first in range(begin, steps.end, n_steps)]
 
 
 # ---- saving and loading
@@ -386,7 +423,7 @@ class SavedBuffer:
     def _remember(self, streams: dict[str, _Stream], manifest: Manifest) -> None:
         """Note which files have the rows of these arrays."""
         self._known = {
-            name: ([weakref.ref(array) for array in stream.arrays.values()], manifest.of_stream(name))
+            name: ([weakref.ref(rows.array) for rows in stream.rows], manifest.of_stream(name))
             for name, stream in streams.items()
         }
 
@@ -395,9 +432,9 @@ class SavedBuffer:
         known = {}
         for name, stream in streams.items():
             arrays, files = self._known.get(name, ([], []))
-            present = list(stream.arrays.values())
+            present = [rows.array for rows in stream.rows]
             if len(arrays) == len(present) and all(saved() is array for saved, array in zip(arrays, present, strict=True)):
-                known[name] = [file for file in files if stream.first < file.end <= stream.end]
+                known[name] = [file for file in files if stream.steps.first < file.end <= stream.steps.end]
         try:
             for files in known.values():
                 for file in files:
@@ -421,7 +458,7 @@ class SavedBuffer:
         """
         numbers, blocks = _state_of(buffer)  # first, because it counts the rows that somebody has written by hand
         streams = {f"{prefix}rows": _stream_of(part) for prefix, part in _parts_of(buffer).items()}
-        ranges = {name: [stream.first, stream.end] for name, stream in streams.items()}
+        ranges = {name: [stream.steps.first, stream.steps.end] for name, stream in streams.items()}
         generation = max((numbers_in(name)[0] for name in manifest_names_in(self.path)), default=0) + 1
         manifest = Manifest(generation, num_timesteps, facts, numbers, ranges, [])
         known = {} if full else self._files_of(streams)
@@ -453,34 +490,48 @@ class SavedBuffer:
         :return: a new buffer
         :raises DamagedFileError: if a file is damaged, or the files contradict each other
         """
-        path = self.path / name
-        manifest = Manifest.read(path)
-        found = manifest.about
+        manifest = Manifest.read(self.path / name)
         facts = describe_buffer(buffer)
+        loaded, keeps_masses = self._empty_buffer_for(manifest, buffer, facts)
+        with _restoring(self.path / name):
+            streams = self._fill(loaded, manifest)
+            _put_state(loaded, manifest, self._read_state(manifest), streams, keeps_masses)
+        if all(stream.steps.shift == 0 for stream in streams.values()):
+            self._remember(streams, manifest)
+        if loaded.settings.frames != buffer.settings.frames:
+            loaded = type(buffer).from_replay_buffer(loaded, frames=buffer.settings.frames)  # type: ignore[assignment]
+        if buffer.draw_record is not None:
+            loaded.draw_record = buffer.draw_record.emptied(loaded.ids.capacity)
+        if not keeps_masses:
+            schemes = f"{manifest.about['scheme']}, and this buffer has {facts['scheme']}"
+            warnings.warn(f"{self.path} was saved with {schemes}: all transitions get the largest priority")
+        return loaded
+
+    def _empty_buffer_for(self, manifest: Manifest, buffer: BufferT, facts: dict[str, Any]) -> tuple[BufferT, bool]:
+        """
+        Make an empty buffer that stores as the saved one does, if this fits the model.
+
+        :param manifest: manifest of the generation
+        :param buffer: see :meth:`load`
+        :param facts: description of this buffer
+        :return: the new buffer, and whether its masses have the same meaning
+        :raises ValueError: if the files do not fit the buffer
+        :raises DamagedFileError: for settings that cannot be
+        """
+        path = self.path / manifest.name
+        found = manifest.about
         with _restoring(path):
             frames = found["frames"]
             keeps_masses = found["scheme"] == facts["scheme"]
         for fact in _MUST_FIT:
             _require_fit(path, fact, found.get(fact), facts[fact])
         if frames == facts["frames"]:
-            loaded = empty_like(buffer)
+            empty = empty_like(buffer)
         else:
             with _restoring(path):  # a bad setting
-                loaded = empty_like(buffer, frames=frames)
-        _require_fit(path, "arrays_by_row", found.get("arrays_by_row"), describe_buffer(loaded)["arrays_by_row"])
-        with _restoring(path):
-            streams = self._fill(loaded, manifest)
-            _put_state(loaded, manifest, self._read_state(manifest), streams, keeps_masses)
-        if all(stream.shift == 0 for stream in streams.values()):
-            self._remember(streams, manifest)
-        if frames != facts["frames"]:
-            loaded = type(buffer).from_replay_buffer(loaded, frames=buffer.settings.frames)  # type: ignore[assignment]
-        if buffer.draw_record is not None:
-            loaded.draw_record = buffer.draw_record.emptied(loaded.ids.capacity)
-        if not keeps_masses:
-            schemes = f"{found['scheme']}, and this buffer has {facts['scheme']}"
-            warnings.warn(f"{self.path} was saved with {schemes}: all transitions get the largest priority")
-        return loaded
+                empty = empty_like(buffer, frames=frames)
+        _require_fit(path, "arrays_by_row", found.get("arrays_by_row"), describe_buffer(empty)["arrays_by_row"])
+        return empty, keeps_masses
 
     def _fill(self, buffer: PrioritizedReplayBuffer, manifest: Manifest) -> dict[str, _Stream]:
         """
@@ -503,24 +554,25 @@ class SavedBuffer:
             name = f"{prefix}rows"
             first, end = manifest.ranges[name]
             stream = streams[name] = _stream_of(part)
+            steps = stream.steps
             if prefix or part.buffer_size == n_rows:
-                stream.first = first
+                steps.first = first
             else:
                 # With `optimize_memory_usage`, the oldest observation of a full buffer was overwritten.
                 is_overwritten = part.optimize_memory_usage and end - first == n_rows
-                stream.first = max(first + is_overwritten, end - part.buffer_size)
+                steps.first = max(first + is_overwritten, end - part.buffer_size)
                 # They begin with row 0, and have other ids.
-                stream.shift = stream.first
-            stream.end = end
-            n_filled = stream.first
+                steps.shift = steps.first
+            steps.end = end
+            n_filled = steps.first
             for file in manifest.of_stream(name):
-                if file.end > stream.first:
+                if file.end > steps.first:
                     arrays = file.read(self.path)
                     if file.first > n_filled:
                         raise ValueError(f"steps {n_filled} to {file.first} are in no file")
                     stream.unpack(file.first, file.end, arrays)
                     n_filled = file.end
-            if n_filled != max(end, stream.first):
+            if n_filled != max(end, steps.first):
                 raise ValueError(f"{name} ends at {n_filled}, not at {end}")
         return streams
 
@@ -535,11 +587,12 @@ def _without_small(files: list[DataFile], stream: _Stream) -> list[DataFile]:
     is old in it than new. So every step is written a few times at most.
     """
     kept = list(files)
-    n_small = max(_SMALL_BYTES // stream.row_bytes, (stream.end - stream.first) * _SMALL_SHARE)
-    begin = kept[-1].end if kept else stream.end
-    while kept and begin < stream.end:
+    first, end = stream.steps.first, stream.steps.end
+    n_small = max(_SMALL_BYTES // stream.row_bytes, (end - first) * _SMALL_SHARE)
+    begin = kept[-1].end if kept else end
+    while kept and begin < end:
         n_old = begin - kept[-1].first
-        if stream.end - kept[-1].first > n_small or n_old > stream.end - begin:
+        if end - kept[-1].first > n_small or n_old > end - begin:
             break
         begin = kept.pop().first
     return kept
@@ -559,17 +612,19 @@ def _state_of(buffer: PrioritizedReplayBuffer) -> tuple[dict[str, Any], Blocks]:
     blocks: Blocks = {}
     for prefix, part in _parts_of(buffer).items():
         state = part.state()
-        stream = _stream_of(part)
+        steps = _stream_of(part).steps
         numbers.update({prefix + name: value for name, value in state.numbers.items()})
-        for name in _FLAGS:
-            flags = stream.blocks(getattr(part, name), stream.first, stream.end)
+        for name in FLAGS:
+            flags = steps.blocks(getattr(part, name), steps.first, steps.end)
             blocks[prefix + name] = [block.astype(np.uint8) for block in flags]
         for name, array in state.by_row.items():
-            blocks[f"{prefix}{name}"] = stream.blocks(array, stream.first, stream.end)
+            if name not in part.row_state or array.dtype != part.row_state[name]:
+                raise ValueError(
+                    f"state() of {type(part).__name__} returns {name!r} by row: add {name!r} to row_state, with {array.dtype}"
+                )
+            blocks[prefix + name] = steps.blocks(array, steps.first, steps.end)
         for name, array in state.arrays.items():
-            blocks[f"{prefix}{name}"] = [array]
-    if buffer.optimize_memory_usage:
-        blocks[_NEWEST] = [np.asarray(buffer.observations[buffer.pos])]
+            blocks[prefix + name] = [array]
     return numbers, blocks
 
 
@@ -581,7 +636,7 @@ def _own_arrays(buffer: PrioritizedReplayBuffer) -> list[str]:
     :return: names of attributes with a value for each slot
     """
     shape = (buffer.buffer_size, buffer.n_envs)
-    known = {*ARRAY_NAMES, *buffer.parts, "infos", "ep_start", "ep_length"}
+    known = {*ARRAYS, *HER_ARRAYS, *buffer.parts}
     arrays = {name: value for name, value in vars(buffer).items() if isinstance(value, np.ndarray)}
     return sorted(name for name, array in arrays.items() if array.shape[:2] == shape and name not in known)
 
@@ -605,39 +660,37 @@ def _put_state(
     :raises LookupError: if something is missing
     """
     for prefix, part in _parts_of(buffer).items():
-        stream = streams[f"{prefix}rows"]
-        n_saved = stream.end - manifest.ranges[f"{prefix}rows"][0]
-        n_held = stream.end - stream.first
-        names = part.state()
-        # Another scheme may have left out an array of this one.
-        by_row = {name: np.zeros_like(like) for name, like in names.by_row.items() if keeps_masses or prefix + name in arrays}
-        for name in (*_FLAGS, *by_row):
-            if len(arrays[prefix + name]) != n_saved:
-                raise ValueError(f"{prefix + name} has {len(arrays[prefix + name])} rows, not {n_saved}")
-        for name in _FLAGS:
+        steps = streams[f"{prefix}rows"].steps
+        n_saved = steps.end - manifest.ranges[f"{prefix}rows"][0]
+        n_held = steps.end - steps.first
+        saved = _named(arrays, prefix)
+        numbers = _named(manifest.numbers, prefix)
+        names = [name for name in part.row_state if name in saved]
+        for name in (*FLAGS, *names):
+            if len(saved[name]) != n_saved:
+                raise ValueError(f"{prefix + name} has {len(saved[name])} rows, not {n_saved}")
+            saved[name] = saved[name][n_saved - n_held :]
+        for name in FLAGS:
             array = getattr(part, name)
-            flags = arrays[prefix + name][n_saved - n_held :]
-            stream.put(array, stream.first, stream.end, flags.astype(array.dtype))
-        if stream.shift == 0:
-            first_step = manifest.numbers[f"{prefix}first_step"]
-            part.stand_at(first_step, stream.end)
+            steps.put(array, steps.first, steps.end, saved.pop(name).astype(array.dtype))
+        if steps.shift == 0:
+            part.stand_at(numbers["first_step"], steps.end)
         else:
             # Ids that nobody has yet.
-            first_step = -(-stream.end // part.buffer_size) * part.buffer_size
+            first_step = -(-steps.end // part.buffer_size) * part.buffer_size
             part.stand_at(first_step, first_step + n_held)
-        for name, array in by_row.items():
-            stream.put(array, stream.first, stream.end, arrays[prefix + name][n_saved - n_held :])
-        state = BufferState(
-            {name: manifest.numbers[prefix + name] for name in names.numbers},
-            by_row,
-            {name: arrays[prefix + name] for name in names.arrays},
-        )
-        part.load(state, keeps_masses, is_whole=n_held == n_saved)
-    if buffer.optimize_memory_usage:
-        newest = arrays[_NEWEST]
-        if newest.shape != buffer.observations.shape[1:]:
-            raise ValueError(f"{_NEWEST} has shape {newest.shape}")
-        buffer.observations[buffer.pos] = newest
+        by_row = {}
+        for name in names:
+            by_row[name] = np.zeros((part.buffer_size, part.n_envs), part.row_state[name])
+            steps.put(by_row[name], steps.first, steps.end, saved.pop(name))
+        part.load(BufferState(numbers, by_row, saved), keeps_masses, is_whole=n_held == n_saved)
+
+
+def _named(values: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Choose the values of a buffer, or with a prefix of its demonstrations, by the names that they have there."""
+    if prefix:
+        return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+    return {name: value for name, value in values.items() if not name.startswith(_DEMONSTRATIONS)}
 
 
 def _require_fit(path: Path, fact: str, found: Any, expected: Any) -> None:

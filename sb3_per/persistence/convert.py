@@ -6,8 +6,8 @@ from pathlib import Path
 from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
 
 from sb3_per.buffers import PRIORITIZED_CLASSES, PrioritizedReplayBuffer
+from sb3_per.buffers.pickles import unpickling
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
-from sb3_per.persistence.pickles import unpickling
 
 STOCK_SUFFIX = ".pkl"
 

@@ -18,7 +18,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.conversion import ARRAY_NAMES
+from sb3_per.buffers.arrays import ARRAYS
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import (
     ACTION_SPACES,
@@ -138,11 +138,11 @@ def test_demonstrations_without_a_share_are_never_drawn():
 
 def test_demonstrations_stay_after_ten_laps_and_a_reset():
     buffer = mixed(n_demonstrations=9)
-    kept = copy.deepcopy([getattr(buffer.demonstrations.buffer, name) for name in ARRAY_NAMES])
+    kept = copy.deepcopy([getattr(buffer.demonstrations.buffer, name) for name in ARRAYS])
     ids = demonstration_ids(buffer)
     fill([buffer], 120, seed=1)
     buffer.reset()
-    for name, before in zip(ARRAY_NAMES, kept, strict=True):
+    for name, before in zip(ARRAYS, kept, strict=True):
         assert_same_state(getattr(buffer.demonstrations.buffer, name), before)
     np.testing.assert_array_equal(demonstration_ids(buffer), ids)
     assert buffer.size() == 0 and buffer.update_priorities(ids, np.ones(9)) == 9

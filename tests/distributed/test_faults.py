@@ -11,6 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from sb3_per import PERDQN
 from sb3_per.distributed import NoActorAliveError
 from sb3_per.distributed.engines import LocalEngine
+from sb3_per.distributed.worker import ActorWorker
 from tests.helpers.actor_envs import Tracked, Unlucky
 from tests.helpers.actors import Listening, assert_rows_hold, local, on_engine, small
 
@@ -28,7 +29,7 @@ class Mortal(LocalEngine):
         super().start(actor, *args)
         self.dead.discard(actor)
 
-    def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, actor: int, method: Any, *args: Any, **kwargs: Any) -> Any:
         handle = super().ask(actor, method, *args, **kwargs)
         handle.is_lost = actor in self.dead
         return handle
@@ -46,7 +47,7 @@ def test_an_actor_killed_between_two_runs_is_restarted():
     model.learn(60)
     engine.dead.add(0)
     model.learn(60, reset_num_timesteps=False)
-    assert env.pool.restarts == 1 and not env.pool.closed
+    assert env.pool.n_restarts_in_run == 1 and not env.pool.closed
     assert model.replay_buffer.ids.next_id == 120
     assert_rows_hold(model.replay_buffer)
 
@@ -70,7 +71,7 @@ def test_a_first_reset_that_raises_once_restarts_the_actor(tmp_path):
     env = local(FailsToReset, 2, env_kwargs=dict(folder=str(tmp_path), n_failures=1))
     model = small(PERDQN, env)
     model.learn(60)
-    assert env.pool.restarts == 1 and model.num_timesteps == 60
+    assert env.pool.n_restarts_in_run == 1 and model.num_timesteps == 60
     seeds = (tmp_path / "resets").read_text().split()[:3]
     assert len(set(seeds)) == 3 and "None" not in seeds  # the new actor has its own seed
 
@@ -79,7 +80,7 @@ def test_a_reset_that_always_raises_ends_the_run_with_its_error(tmp_path):
     env = local(FailsToReset, 1, env_kwargs=dict(folder=str(tmp_path), n_failures=100))
     with pytest.raises(ArithmeticError, match="first reset is broken"):
         small(PERDQN, env).learn(60)
-    assert env.pool.restarts == 3 and env.pool.closed
+    assert env.pool.n_restarts_in_run == 3 and env.pool.closed
 
 
 def test_an_environment_that_always_raises_ends_the_run_with_its_error():
@@ -88,7 +89,7 @@ def test_an_environment_that_always_raises_ends_the_run_with_its_error():
     with pytest.raises(ArithmeticError, match="the environment is broken") as caught:
         small(PERDQN, env).learn(100)
     assert str(caught.traceback[-1].path).endswith("actor_envs.py")
-    assert env.pool.restarts == 6 and env.pool.closed  # three restarts of each actor
+    assert env.pool.n_restarts_in_run == 6 and env.pool.closed  # three restarts of each actor
     with pytest.raises(ValueError, match="make_actors"):
         env.reset()
 
@@ -99,14 +100,14 @@ def test_an_environment_that_raises_sometimes_restarts_its_actor():
     model.learn(200)
     assert model.num_timesteps == 200 == model.replay_buffer.ids.next_id
     assert assert_rows_hold(model.replay_buffer) > env.num_envs
-    assert env.pool.restarts > 5 and env.pool.lost_transitions >= 5 * env.pool.restarts
+    assert env.pool.n_restarts_in_run > 5 and env.pool.lost_transitions >= 5 * env.pool.n_restarts_in_run
 
 
 def test_a_run_ends_after_max_restarts():
     env = local(Unlucky, 1, env_kwargs=dict(lifetime=17), max_restarts=2)
     with pytest.raises(ArithmeticError):
         small(PERDQN, env).learn(1000)
-    assert env.pool.restarts == 2
+    assert env.pool.n_restarts_in_run == 2
 
 
 class Fragile(Listening):
@@ -135,7 +136,7 @@ def test_lost_chunks_are_requested_again_and_end_episodes():
     buffer = model.replay_buffer
     assert model.num_timesteps == 211 == buffer.ids.next_id
     # Two calls of four steps in two environments are under way, of which a restart loses one or both.
-    assert 8 * env.pool.restarts < env.pool.lost_transitions <= 16 * env.pool.restarts
+    assert 8 * env.pool.n_restarts_in_run < env.pool.lost_transitions <= 16 * env.pool.n_restarts_in_run
     assert_rows_hold(buffer)
     model.learn(50, reset_num_timesteps=False)
     assert_rows_hold(buffer)
@@ -147,7 +148,7 @@ def test_seeds_differ_between_actors_runs_and_restarts():
     model = small(PERDQN, env, gradient_steps=0)
     model.learn(300)
     model.learn(300)
-    seeds = [args[1] for _, method, args in engine.calls if method == "begin"]
+    seeds = [args[1] for _, method, args in engine.calls if method is ActorWorker.begin]
     assert len(seeds) == len(set(seeds)) > 12
     assert len(set(model.replay_buffer.observations[:, 0, 0])) > 12
     assert_rows_hold(model.replay_buffer)

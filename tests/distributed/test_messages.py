@@ -12,6 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from sb3_per import PERDQN
 from sb3_per.distributed.chunks import Chunk
 from sb3_per.distributed.engines import LocalEngine
+from sb3_per.distributed.worker import ActorWorker
 from tests.helpers.actor_envs import Tracked
 from tests.helpers.actors import Follower, Listening, assert_same_run, local, on_engine, small
 
@@ -51,7 +52,7 @@ class Counting(LocalEngine):
         self.outstanding: Counter[int] = Counter()
         self.most = 0
 
-    def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, actor: int, method: Any, *args: Any, **kwargs: Any) -> Any:
         handle = super().ask(actor, method, *args, **kwargs)
         handle.actor = actor
         self.outstanding[actor] += 1
@@ -95,8 +96,8 @@ class Weighing(LocalEngine):
         self.n_bytes += len(cloudpickle.dumps(value))
         return super().put(value)
 
-    def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
-        if method in ("begin", "collect"):
+    def ask(self, actor: int, method: Any, *args: Any, **kwargs: Any) -> Any:
+        if method in (ActorWorker.begin, ActorWorker.collect):
             self.n_bytes += len(cloudpickle.dumps(args))
         return super().ask(actor, method, *args, **kwargs)
 
@@ -138,4 +139,4 @@ def test_actors_get_the_number_of_transitions_of_the_whole_run():
     model = small(PERDQN, on_engine(engine, 3, n_envs=2, in_flight=2), learning_starts=0)
     model.learn(120)
     model.learn(30, reset_num_timesteps=False)
-    assert [args[2] for _, method, args in engine.calls if method == "collect"] == list(range(0, 150, 10))
+    assert [args[2] for _, method, args in engine.calls if method is ActorWorker.collect] == list(range(0, 150, 10))

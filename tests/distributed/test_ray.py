@@ -105,7 +105,7 @@ def test_a_killed_process_is_replaced(session, closing, tmp_path):
     model = small(PERDQN, env, buffer_size=2000)
     model.learn(300)
     assert (tmp_path / "killed").exists()
-    assert env.pool.restarts == 1 and env.pool.lost_transitions > 0
+    assert env.pool.n_restarts_in_run == 1 and env.pool.lost_transitions > 0
     assert model.num_timesteps == 300 == model.replay_buffer.ids.next_id
     assert_rows_hold(model.replay_buffer)
 
@@ -116,7 +116,7 @@ def test_an_environment_that_raises_on_ray_ends_the_run_with_its_error(session, 
     with pytest.raises(ArithmeticError, match="is broken") as caught:
         small(PERDQN, env).learn(100)
     assert "tests/helpers/actor_envs.py" in str(caught.value)
-    assert env.pool.restarts == 3 and env.pool.closed
+    assert env.pool.n_restarts_in_run == 3 and env.pool.closed
     assert ray.is_initialized()  # the environment does not stop a Ray that it did not start
 
 
@@ -201,11 +201,11 @@ def test_faults_at_any_time_restart_the_actor(session, closing, tmp_path):
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     model = small(PERDQN, env, buffer_size=2000)
     model.learn(100, callback=Look())
-    assert env.pool.restarts == 2 and model.num_timesteps == 100
+    assert env.pool.n_restarts_in_run == 2 and model.num_timesteps == 100
     assert len(said) == 100 and all(isinstance(one, Said) for one in said)
     os.kill(env.env_method("pid", indices=0)[0], signal.SIGKILL)
     model.learn(60)
-    assert env.pool.restarts == 1 and model.num_timesteps == 60
+    assert env.pool.n_restarts_in_run == 1 and model.num_timesteps == 60
     assert_rows_hold(model.replay_buffer)
 
 
@@ -390,5 +390,5 @@ def test_two_nodes_give_the_local_result_and_the_run_survives_the_loss_of_one(cl
     model = small(PERDQN, env, buffer_size=4000)
     model.learn(1000, callback=KillNode())
     assert model.num_timesteps == 1000 == model.replay_buffer.ids.next_id
-    assert env.pool.restarts >= 1
+    assert env.pool.n_restarts_in_run >= 1
     assert_rows_hold(model.replay_buffer)

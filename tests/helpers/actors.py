@@ -40,10 +40,10 @@ class Listening(LocalEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[int, str, Any]] = []
+        self.calls: list[tuple[int, Any, Any]] = []
         self.chunks: list[Chunk] = []
 
-    def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, actor: int, method: Any, *args: Any, **kwargs: Any) -> Any:
         self.calls.append((actor, method, args))
         return super().ask(actor, method, *args, **kwargs)
 

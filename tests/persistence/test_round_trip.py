@@ -7,7 +7,7 @@ import os
 import pickle
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,12 +15,13 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_per import PrioritizedDictReplayBuffer, Proportional
+from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, Proportional
+from sb3_per.buffers.state import BufferState
 from sb3_per.monitoring.monitor import DrawRecord
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.generations import Manifest, manifest_names_in
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
-from tests.helpers.saved import IMAGE, KINDS, Player, assert_same, make, snapshot
+from tests.helpers.saved import ACTION, IMAGE, KINDS, VECTOR, Player, assert_same, make, snapshot
 
 
 def assert_round_trip(buffer: Any, empty: Any, saved: SavedBuffer, **kwargs: Any) -> Any:
@@ -64,6 +65,48 @@ def test_a_loaded_buffer_equals_the_saved_one(kind, tmp_path):
                 np.testing.assert_array_equal(*(drawn or [0, 0]))
                 player.add(2)
             assert_same(snapshot(loaded), snapshot(buffer))
+
+
+class Noted(PrioritizedReplayBuffer):
+    """A class that saves one more number of each row."""
+
+    row_state: ClassVar[dict[str, type[np.generic]]] = {**PrioritizedReplayBuffer.row_state, "notes": np.float32}
+
+    def make_parts(self, draw_settings: Any = None) -> None:
+        super().make_parts(draw_settings)
+        self.notes = np.zeros((self.buffer_size, self.n_envs), np.float32)
+
+    def state(self) -> BufferState:
+        state = super().state()
+        return state._replace(by_row={**state.by_row, "notes": self.notes})
+
+    def load(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+        super().load(state, keeps_masses, is_whole)
+        self.notes[:] = state.by_row["notes"]
+
+
+class Undeclared(Noted):
+    row_state = PrioritizedReplayBuffer.row_state
+
+
+def test_what_a_class_saves_of_each_row_stays_with_the_row(tmp_path):
+    """Also in a smaller buffer. A name that ``row_state`` does not have is refused before anything is written."""
+    arguments: dict[str, Any] = dict(observation_space=VECTOR, action_space=ACTION, device="cpu", n_envs=2)
+    buffer, undeclared = Noted(12, **arguments), Undeclared(12, **arguments)
+    for each in (buffer, undeclared):
+        fill([each], 8)
+        each.notes[:] = each.rewards
+    save_buffer(buffer, tmp_path / "x.buffer")
+    for n_rows in (6, 4, 9):
+        loaded = load_buffer(Noted(2 * n_rows, **arguments), tmp_path / "x.buffer")
+        rows = np.arange(loaded.pos - loaded.size(), loaded.pos)
+        assert loaded.size() == min(n_rows, 6) and loaded.notes.any()
+        np.testing.assert_array_equal(loaded.notes[rows], loaded.rewards[rows])
+    with pytest.raises(
+        ValueError, match=r"state\(\) of Undeclared returns 'notes' by row: add 'notes' to row_state, with float32"
+    ):
+        save_buffer(undeclared, tmp_path / "y.buffer")
+    assert not list((tmp_path / "y.buffer").glob("*.bin"))
 
 
 def test_buffers_of_all_spaces_can_be_saved_and_loaded(tmp_path):

@@ -4,7 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sb3_per.buffers.state import OLD_PICKLE
+#: What to do with a pickle of a release whose buffers had other attributes.
+OLD_PICKLE = (
+    "this buffer was pickled by sb3_per before its buffers stood on SB3's own arrays, and this release cannot read it. With "
+    "sb3_per at commit 1aaa58c4, run: sb3-per convert old.pkl stock.pkl --trust. This release loads stock.pkl"
+)
 
 
 @contextmanager
