@@ -337,9 +337,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise ValueError(f"timeouts must have shape ({n},), not {np.shape(timeouts)}")
         infos = [[{"TimeLimit.truncated": bool(timeout)}] for timeout in timeouts]
         checked, timeouts = inputs.checked_rows(self, (n, 1), obs, next_obs, actions, rewards, dones, infos)
-        masses = None if td_errors is None else self.sampler.evaluate(inputs.abs_td_errors(td_errors, n))[0]
-        if n == 0:
+        errors = None if td_errors is None else inputs.abs_td_errors(td_errors, n)
+        if n == 0:  # a scheme need not work with nothing
             return
+        masses = None if errors is None else self.sampler.evaluate(errors)[0]
         dones = np.array(checked[4])
         timeouts = np.array(timeouts)
         if not dones[-1]:

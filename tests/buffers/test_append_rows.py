@@ -36,9 +36,9 @@ def test_chunks_equal_single_steps(n_rows, seed, scheme):
         settings["initial_priority"] = "td_error"
     chunks, single = (make_buffer(n_rows, **settings) for _ in range(2))
     for i in range(25):
-        n = int(rng.integers(0, 60))
+        n = int(rng.integers(0, 60)) if i % 8 else 0  # the last chunk of actors may have no step of an environment that counts
         chunk = chunk_of(rng, n)
-        td_errors = rng.normal(size=n) if rng.random() < 0.5 and scheme != "uniform" else None
+        td_errors = rng.normal(size=n) if (i % 16 == 0 or rng.random() < 0.5) and scheme != "uniform" else None
         chunks.append_rows(**chunk, td_errors=td_errors)
         for t in range(n):
             obs, next_obs, action, reward, done, timeout = (array[t : t + 1] for array in chunk.values())

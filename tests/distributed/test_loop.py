@@ -1,5 +1,6 @@
 """How transitions are counted, stored, logged and shown to callbacks."""
 
+import random
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import KVWriter, Logger
 
 from sb3_per import PERDQN
+from sb3_per.distributed.chunks import Chunk
+from sb3_per.distributed.engines import LocalEngine
 from tests.helpers.actor_envs import Tracked
 from tests.helpers.actors import Follower, Listening, StopAt, assert_rows_hold, local, on_engine, small
 
@@ -165,6 +168,38 @@ def test_chunks_are_stored_when_they_arrive():
         model.learn(180, callback=callback)
         assert min(callback.ahead) == 0 and model.replay_buffer.ids.next_id == 180
         assert least <= max(callback.ahead) <= most
+
+
+class Chosen(LocalEngine):
+    """Answer in another order, but of each actor in the order of its calls."""
+
+    def __init__(self, choose: Any):
+        super().__init__()
+        self.choose = choose
+
+    def wait(self, handles: Any, timeout: float) -> Any:
+        return self.choose(list(handles))
+
+
+def n_steps(handle: Any) -> float:
+    """Count the steps of an answer; an actor that is ready comes before all chunks."""
+    answer = handle.result()
+    return answer.steps["rewards"].size if isinstance(answer, Chunk) else np.inf
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [random.Random(0).choice, lambda handles: handles[-1], lambda handles: max(handles, key=n_steps)],
+    ids=["random", "last actor first", "shortest chunk last"],
+)
+def test_every_step_is_stored_once_in_whatever_order_chunks_arrive(choose):
+    """The run ends in the middle of the chunk that comes last, which may have a single step of each environment."""
+    env = on_engine(Chosen(choose), 3, n_envs=2, lockstep=False, in_flight=2)
+    model = small(PERDQN, env, buffer_size=2000)
+    model.learn(301)
+    assert model.num_timesteps == 301 == model.replay_buffer.ids.next_id
+    assert assert_rows_hold(model.replay_buffer) <= env.num_envs
+    assert model._n_updates == 13  # one for each 24 transitions, and one for the rest
 
 
 def test_callbacks_see_the_policy_in_evaluation_mode():
