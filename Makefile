@@ -59,10 +59,9 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# The package, and every block of Python in README and documentation.
+# The package, the examples, and every block of Python in README and documentation, with mypy and pyright side by side.
 type: .venv/dev
-	$(BIN)/mypy
-	$(BIN)/pytest -q -m slow tests/project/test_types.py
+	$(BIN)/pytest -q -n 2 -m slow tests/project/test_types.py
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

@@ -1,61 +1,23 @@
 """Prioritized experience replay for Stable-Baselines3."""
 
-from sb3_per.algorithms.crossq import PERCrossQ
-from sb3_per.algorithms.dqn import PERDQN
-from sb3_per.algorithms.qrdqn import PERQRDQN
-from sb3_per.algorithms.recurrent.dqn import R2D2, PERRecurrentDQN
-from sb3_per.algorithms.recurrent.sac import PERRecurrentSAC
-from sb3_per.algorithms.sac import PERSAC
-from sb3_per.algorithms.td3 import PERDDPG, PERTD3
-from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.tqc import PERTQC
-from sb3_per.buffers import (
-    IgnoredSettingWarning,
-    PrioritizedDictReplayBuffer,
-    PrioritizedDictSequenceReplayBuffer,
-    PrioritizedHerReplayBuffer,
-    PrioritizedReplayBuffer,
-    PrioritizedReplayBufferSamples,
-    PrioritizedSequenceReplayBuffer,
-    SequenceReplayBufferSamples,
-)
-from sb3_per.integrations.minari import from_minari
-from sb3_per.monitoring.monitor import PriorityMonitor
-from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
-from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
-from sb3_per.sampling.sum_tree import SumTree
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sb3_per.public import *  # noqa: F403
+    from sb3_per.public import __all__ as __all__
+else:
+    # At the first use of a name, so that the command line writes its help without loading PyTorch.
+    def __getattr__(name: str) -> Any:
+        if not name.startswith("_") or name == "__all__":
+            public = importlib.import_module("sb3_per.public")
+            globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
+            if name in globals():  # a folder, such as `buffers`, is one as soon as it is loaded
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})
+
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "LAP",
-    "PAL",
-    "PERDDPG",
-    "PERDQN",
-    "PERQRDQN",
-    "PERSAC",
-    "PERTD3",
-    "PERTQC",
-    "R2D2",
-    "BufferCheckpointCallback",
-    "IgnoredSettingWarning",
-    "PERCrossQ",
-    "PERRecurrentDQN",
-    "PERRecurrentSAC",
-    "PrioritizedDictReplayBuffer",
-    "PrioritizedDictSequenceReplayBuffer",
-    "PrioritizedHerReplayBuffer",
-    "PrioritizedOffPolicyMixin",
-    "PrioritizedReplayBuffer",
-    "PrioritizedReplayBufferSamples",
-    "PrioritizedSequenceReplayBuffer",
-    "PriorityMonitor",
-    "PriorityScheme",
-    "Proportional",
-    "RankBased",
-    "SequenceReplayBufferSamples",
-    "SumTree",
-    "Uniform",
-    "from_minari",
-    "latest_checkpoint",
-]

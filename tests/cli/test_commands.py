@@ -121,6 +121,25 @@ def test_help_lists_all_commands_and_version_is_printed(capsys):
     assert shown.splitlines()[-1] == f"sb3_per {sb3_per.__version__}"
 
 
+def test_help_loads_neither_pytorch_nor_the_classes():
+    """So it comes at once. A name that is asked for is there, and one that does not exist is named."""
+    code = """
+import sys
+from sb3_per.cli.main import main
+try:
+    main(["--help"])
+except SystemExit as stopped:
+    assert stopped.code == 0
+assert not {"torch", "numba", "stable_baselines3", "gymnasium"} & set(sys.modules)
+import sb3_per
+assert {"PERSAC", "__version__"} <= set(dir(sb3_per))
+assert sb3_per.PERSAC.__module__ == "sb3_per.algorithms.sac"
+sb3_per.PERSACC
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stderr.splitlines()[-1] == "AttributeError: module 'sb3_per' has no attribute 'PERSACC'", done.stderr
+
+
 def test_a_package_that_an_environment_lacks_is_one_line(monkeypatch, capsys):
     """Gymnasium's error is no ImportError."""
 
