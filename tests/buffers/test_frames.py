@@ -158,6 +158,9 @@ def test_an_index_of_rows_and_environments_reads_no_other_slots(data):
 def test_a_whole_framed_array_is_read_by_numpy():
     framed, plain = wrapped_twins()
     same_bytes(np.asarray(framed.observations), plain.observations)
+    same_bytes(np.asarray(framed.observations, np.float32), plain.observations.astype(np.float32))
+    with pytest.raises(ValueError, match="leave out copy=False"):
+        framed.observations.__array__(copy=False)  # as NumPy 2 calls it
 
 
 @settings(max_examples=300, deadline=None)
