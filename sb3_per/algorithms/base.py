@@ -285,8 +285,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             raise ValueError(f"The {type(buffer).__name__} does not fit this model, which needs a buffer with HER")
         if buffer.scheme.replaces_loss and not self.has_scalar_td_loss:
             raise NotImplementedError(
-                f"{name} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD error, and this "
-                f"algorithm regresses quantiles. Use one of {[each for each in SCHEMES if not SCHEMES[each].replaces_loss]}"
+                f"{name} with {buffer.scheme} is not supported: the scheme replaces the loss of scalar TD errors, and the "
+                f"critics have no such loss. Use one of {[each for each in SCHEMES if not SCHEMES[each].replaces_loss]}"
             )
         is_recurrent = issubclass(self._default_buffer_class(), PrioritizedSequenceReplayBuffer)
         if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not is_recurrent:
