@@ -63,9 +63,10 @@ from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path
 from sb3_per.sampling.schemes import SCHEMES, make_scheme
 from sb3_per.utils.checks import FRACTION, check_argument, integer
 from sb3_per.utils.origin import is_overridden
-from sb3_per.utils.parents import require_hooks
+from sb3_per.utils.parents import overrides
 
 
+@overrides("_wrap_env", "_setup_model", "_setup_learn", "_update_current_progress_remaining", "_excluded_save_params")
 class PrioritizedAlgorithm(OffPolicyAlgorithm):
     """
     Prioritized replay for an off-policy algorithm, without its networks. Write it left of the stock algorithm; its subclasses
@@ -98,10 +99,6 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     _buffer_continues = False
 
     # ---- construction
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        require_hooks(cls)
 
     @classmethod
     def _wrap_env(cls, env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:

@@ -15,8 +15,10 @@ from stable_baselines3.common.noise import ActionNoise
 from sb3_per.algorithms.recurrent.networks import ActingStates, WindowSteps, transitions_in, zero_at_starts, zero_states
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.utils.parents import overrides
 
 
+@overrides("_sample_action", "_store_transition")
 class RecurrentMixin(PrioritizedOffPolicyMixin):
     """
     Prioritized replay of sequences. Write it left of a prioritized algorithm: ``class PERRecurrentSAC(RecurrentMixin,
