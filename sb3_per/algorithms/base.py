@@ -63,9 +63,10 @@ from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path
 from sb3_per.sampling.schemes import SCHEMES, make_scheme
 from sb3_per.utils.checks import FRACTION, check_argument, integer
 from sb3_per.utils.origin import is_overridden
-from sb3_per.utils.parents import require_hooks
+from sb3_per.utils.parents import overrides
 
 
+@overrides("_wrap_env", "_setup_model", "_setup_learn", "_update_current_progress_remaining", "_excluded_save_params")
 class PrioritizedAlgorithm(OffPolicyAlgorithm):
     """
     Prioritized replay for an off-policy algorithm, without its networks. Write it left of the stock algorithm; its subclasses
@@ -98,10 +99,6 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     _buffer_continues = False
 
     # ---- construction
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        require_hooks(cls)
 
     @classmethod
     def _wrap_env(cls, env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -285,8 +282,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             raise ValueError(f"The {type(buffer).__name__} does not fit this model, which needs a buffer with HER")
         if buffer.scheme.replaces_loss and not self.has_scalar_td_loss:
             raise NotImplementedError(
-                f"{name} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD error, and this "
-                f"algorithm regresses quantiles. Use one of {[each for each in SCHEMES if not SCHEMES[each].replaces_loss]}"
+                f"{name} with {buffer.scheme} is not supported: the scheme replaces the loss of scalar TD errors, and the "
+                f"critics have no such loss. Use one of {[each for each in SCHEMES if not SCHEMES[each].replaces_loss]}"
             )
         is_recurrent = issubclass(self._default_buffer_class(), PrioritizedSequenceReplayBuffer)
         if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not is_recurrent:

@@ -6,7 +6,6 @@ their place, each frame is compared, byte by byte, with the stored frames that i
 shared, any other is stored. So every observation comes out as it came in, whatever its padding, its resets or its done flags.
 """
 
-import contextlib
 import copy
 import mmap
 import warnings
@@ -23,6 +22,9 @@ _BLOCK = 128
 
 # Blocks of the disk are allocated in pieces of so many bytes.
 _AHEAD_BYTES = 64 * 2**20
+
+# Positions in the array of counters: frames that were ever used, and free ones.
+_N_USED, _N_FREE = 0, 1
 
 # Number of `add` after which a warning says that the observations are no stacks.
 _JUDGED_ADDS = 1000
@@ -104,12 +106,12 @@ def write_stacks(
                 if number < 0 and _are_equal(frame, frames[expected]):
                     number = expected
             if number < 0:
-                if counters[1] > 0:
-                    counters[1] -= 1
-                    number = free[counters[1]]
+                if counters[_N_FREE] > 0:
+                    counters[_N_FREE] -= 1
+                    number = free[counters[_N_FREE]]
                 else:
-                    number = counters[0]
-                    counters[0] += 1
+                    number = counters[_N_USED]
+                    counters[_N_USED] += 1
                 stored = frames[number]
                 for word in range(frame.size):
                     stored[word] = frame[word]
@@ -120,8 +122,8 @@ def write_stacks(
             old = slot[j]
             n_references[old] -= 1
             if n_references[old] == 0 and old != 0:
-                free[counters[1]] = old
-                counters[1] += 1
+                free[counters[_N_FREE]] = old
+                counters[_N_FREE] += 1
             slot[j] = stack[j]
 
 
@@ -184,7 +186,7 @@ class FrameStore:
         self.frames = content.view(self._word).reshape(n_most, -1)
         #: how many places refer to each frame
         self.n_references = np.zeros(n_most, self.references.dtype)
-        #: numbers of free frames, of which the first ``counters[1]`` count
+        #: numbers of free frames, of which the first ``counters[_N_FREE]`` count
         self.free = np.zeros(n_most, self.references.dtype)
         #: number of frames that were ever used, and number of free ones, int64 of shape (2,)
         self.counters = np.array([n_used, 0])
@@ -197,12 +199,12 @@ class FrameStore:
     @property
     def n_held(self) -> int:
         """Number of frames that are held, the frame of zeros among them."""
-        return int(self.counters[0] - self.counters[1])
+        return int(self.counters[_N_USED] - self.counters[_N_FREE])
 
     @property
     def nbytes(self) -> int:
         """Bytes of the frames that were ever used, and of their bookkeeping."""
-        return int(self.counters[0]) * (self.frame_bytes + 2 * self.free.itemsize) + self.references.nbytes
+        return int(self.counters[_N_USED]) * (self.frame_bytes + 2 * self.free.itemsize) + self.references.nbytes
 
     @property
     def expected_ram_bytes(self) -> int:
@@ -273,7 +275,7 @@ class FrameStore:
         :raises OSError: if the disk has no room; nothing has changed then
         """
         if self.file is not None:
-            n_frames = int(self.counters[0]) + max(n_new - int(self.counters[1]), 0)
+            n_frames = int(self.counters[_N_USED]) + max(n_new - int(self.counters[_N_FREE]), 0)
             # Whole pieces, so that most calls have nothing to do.
             n_bytes = -(-n_frames * self.frame_bytes // _AHEAD_BYTES) * _AHEAD_BYTES
             self.file.allocate(min(n_bytes, self.frames.nbytes))
@@ -324,22 +326,22 @@ class FrameStore:
             used, local = np.unique(given, return_inverse=True)
             frames = frames[used]
         self.reserve(len(frames))
-        first = int(self.counters[0])
+        first = int(self.counters[_N_USED])
         end = first + len(frames)
         self.frames[first:end] = np.ascontiguousarray(frames).view(self._word)
         self.n_references[first:end] = np.bincount(local.reshape(-1), minlength=len(frames))
         self.n_references[0] -= given.size
         self.references[:, rows] = first + local.reshape(given.shape).swapaxes(0, 1)
-        self.counters[0] = end
+        self.counters[_N_USED] = end
         self._n_judged = _JUDGED_ADDS * self.references.shape[2]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out memory that holds nothing. A copy gets memory of its own."""
-        n_used = int(self.counters[0])
+        n_used = int(self.counters[_N_USED])
         state = dict(vars(self), file=None)
         state["frames"] = self.frames[:n_used]
         state["n_references"] = self.n_references[:n_used]
-        state["free"] = self.free[: self.counters[1]]
+        state["free"] = self.free[: self.counters[_N_FREE]]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -352,7 +354,7 @@ class FrameStore:
             warn_of_ram(error)
             self.folder = None
             self._make_memory(n_used)
-        self.counters[1] = len(state["free"])
+        self.counters[_N_FREE] = len(state["free"])
         self.frames[:n_used] = state["frames"]
         self.n_references[:n_used] = state["n_references"]
         self.free[: len(state["free"])] = state["free"]
@@ -397,23 +399,23 @@ class FrameArray:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("Frames are put together when they are read, which makes a copy: leave out copy=False")
         return np.asarray(self[:], dtype)
 
     def __getitem__(self, index: Any) -> Any:
         """
-        Read observations as NumPy does. An index that does not begin with rows and environments reads everything.
+        Read observations as NumPy does.
 
-        :param index: of rows, or rows and environments; then perhaps of the axes of an observation
+        :param index: of rows, or of rows and environments, and then perhaps integers and slices of the axes of an observation.
+            Any other index reads everything first
         :return: a copy
         """
         parts = index if isinstance(index, tuple) else (index,)
         if len(parts) == 2 and all(type(part) is np.ndarray and part.dtype.kind == "i" for part in parts):
             return self.store.read(self.is_next, parts)  # the draw of a batch
-        if not _begins_with_slots(parts):
-            return self[:][index]
-        stacks = self.store.read(self.is_next, parts[:2])
-        n_lead = stacks.ndim - len(self.store.obs_shape)
-        return stacks[(slice(None),) * n_lead + parts[2:]]
+        slots, of_stacks = self._located(index)
+        return self.store.read(self.is_next, slots)[of_stacks]
 
     def __setitem__(self, index: Any, observations: Any) -> None:
         """
@@ -430,51 +432,44 @@ class FrameArray:
             self._rows.fill(index)
             self.store.write(self.is_next, self._rows, self._envs, np.asarray(observations, self.dtype))
             return
-        parts = index if isinstance(index, tuple) else (index,)
-        begins_with_slots = _begins_with_slots(parts)
-        slots = self._slots(parts[:2] if begins_with_slots else (slice(None),))
-        if begins_with_slots and len(parts) <= 2:
-            stacks = np.empty((*slots.shape, *self.store.obs_shape), self.dtype)
-            stacks[...] = observations
+        slots, of_stacks = self._located(index)
+        rows, envs = np.broadcast_arrays(*slots)
+        if of_stacks is ...:  # whole observations
+            stacks = np.empty((*rows.shape, *self.store.obs_shape), self.dtype)
         else:
-            rows, envs = np.divmod(slots, self.shape[1])
-            stacks = self.store.read(self.is_next, (rows, envs))
-            stacks[(slice(None),) * slots.ndim + parts[2:] if begins_with_slots else index] = observations
-        rows, envs = np.divmod(slots.ravel(), self.shape[1])
-        self.store.write(self.is_next, rows, envs, stacks.reshape(len(rows), *self.store.obs_shape))
+            stacks = self.store.read(self.is_next, slots)
+        stacks[of_stacks] = observations
+        self.store.write(self.is_next, rows.ravel(), envs.ravel(), stacks.reshape(rows.size, *self.store.obs_shape))
 
-    def _slots(self, parts: tuple[Any, ...]) -> np.ndarray:
-        """Return the slots that an index of rows and environments means, int64."""
-        if isinstance(parts[0], slice):
-            rows = np.arange(*parts[0].indices(len(self)))
-            if len(parts) == 1:
-                return rows[:, None] * self.shape[1] + self._envs
-            if isinstance(parts[1], (int, np.integer)):
-                parts = rows, parts[1]
-        if len(parts) == 2 and all(np.asarray(part).dtype.kind in "iu" for part in parts):
-            with contextlib.suppress(ValueError):  # negative or wrong numbers
-                return np.asarray(np.ravel_multi_index(parts, self.shape[:2]))
-        return np.asarray(np.arange(self.shape[0] * self.shape[1]).reshape(self.shape[:2])[parts])
+    def _located(self, index: Any) -> tuple[tuple[np.ndarray, np.ndarray], Any]:
+        """
+        Divide an index into the slots that it needs, and the rest.
+
+        :param index: any index of NumPy
+        :return: rows and environments, integers that broadcast; and an index of the observations there, ``...`` if all of each
+            is meant
+        :raises IndexError: for a row or an environment outside of the buffer
+        """
+        if getattr(index, "dtype", None) == np.bool_ and index.shape == self.shape[:2]:
+            return np.nonzero(index), ...
+        parts = index if isinstance(index, tuple) else (index,)
+        are_basic = all(isinstance(part, (int, np.integer, slice)) and not isinstance(part, bool) for part in parts)
+        if not are_basic and not (len(parts) <= 2 and all(_is_slice_or_integers(part) for part in parts)):
+            return (np.arange(self.shape[0])[:, None], self._envs), index
+        chosen = (*parts, slice(None), slice(None))[:2]
+        rows, envs = (
+            np.arange(*part.indices(n)) if isinstance(part, slice) else np.arange(n)[part]
+            for part, n in zip(chosen, self.shape, strict=False)
+        )
+        if any(isinstance(part, slice) for part in chosen):
+            rows = rows.reshape(rows.shape + (1,) * envs.ndim)
+        n_axes = np.broadcast_to(0, self.shape[:2])[rows, envs].ndim
+        return (rows, envs), (slice(None),) * n_axes + parts[2:] if parts[2:] else ...
 
 
-def _begins_with_slots(parts: tuple[Any, ...]) -> bool:
-    """
-    Tell whether the first two parts of an index can be used before the others, with the result that NumPy gives.
-
-    :param parts: of the index, one for each axis
-    :return: whether the first two choose slots, and all others are slices or integers that keep the order of the axes
-    """
-    arrays = [np.asarray(part) for part in parts[:2] if not isinstance(part, slice)]
-    for array in arrays:
-        is_mask = array.dtype == np.bool_ and 1 <= array.ndim <= 3 - len(parts[:2])  # of two axes only if it stands alone
-        if array.dtype.kind not in "iu" and not is_mask:
-            return False
-    numbers = [part for part in parts[2:] if not isinstance(part, slice)]
-    if not all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in numbers):
-        return False
-    # In `array[:, [0, 1], :, 0]`, NumPy puts the axis of the list first.
-    has_list_after_slice = isinstance(parts[0], slice) and any(array.ndim for array in arrays)
-    return not (numbers and has_list_after_slice)
+def _is_slice_or_integers(part: Any) -> bool:
+    """Tell whether a part of an index is a slice, an integer, or an array of integers."""
+    return isinstance(part, slice) or np.asarray(part).dtype.kind in "iu"
 
 
 def _reserved_memory(n_bytes: int) -> np.ndarray:

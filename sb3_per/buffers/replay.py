@@ -36,7 +36,7 @@ from sb3_per.sampling.transition_ids import TransitionIds
 from sb3_per.utils.checks import FRACTION, check_argument, integer
 from sb3_per.utils.lock import Lock
 from sb3_per.utils.origin import is_overridden, require_unchanged
-from sb3_per.utils.parents import require_hooks
+from sb3_per.utils.parents import overrides
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
@@ -46,8 +46,7 @@ _CPU = th.device("cpu")
 _SB3_METHODS = tuple(getattr(BaseBuffer, name) for name in ("to_torch", "_normalize_obs", "_normalize_reward"))
 
 
-@require_hooks
-@require_hooks
+@overrides("_get_samples")
 class PrioritizedReplayBuffer(ReplayBuffer):
     """
     Replay buffer that draws transitions in proportion to their priority (Schaul et al. 2016, arXiv 1511.05952).
@@ -100,10 +99,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     kind_in_files: ClassVar[str] = "transitions"
     #: types of the arrays by row that :meth:`state` may return
     row_state: ClassVar[dict[str, type[np.generic]]] = {"values": np.float64, "ranks": np.int64}
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        require_hooks(cls)
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """
-The settings of a prioritized buffer: names, defaults, allowed values and meaning. Constructors, checks, and the tuner of
-RL Zoo all read this one table.
+The settings of a prioritized buffer: names, defaults and allowed values. Constructors, saved models, RL Zoo's files and
+``compare`` read them here; the ranges that the tuner searches are in ``zoo/tuning.py``.
 """
 
 import dataclasses

@@ -27,7 +27,7 @@ from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import IgnoredSettingWarning
 from sb3_per.compare.task import N_EVALUATIONS, Arm, Task
 from sb3_per.monitoring.monitor import PriorityMonitor, statistics
-from sb3_per.utils.parents import require_hooks
+from sb3_per.utils.parents import overrides
 from sb3_per.zoo.environments import register_environment
 from sb3_per.zoo.hyperparameters import check_schedules, with_numbers
 from sb3_per.zoo.names import uses_sbx
@@ -36,6 +36,7 @@ from sb3_per.zoo.summary import evaluate_random
 from sb3_per.zoo.upstream import Manager
 
 
+@overrides("read_hyperparameters")
 class ArmManager(Manager):
     """
     The Zoo's manager for a run of one arm.
@@ -102,7 +103,7 @@ class ArmManager(Manager):
         return inspect.signature(ALGOS[self.algo]).parameters[argument].default
 
 
-@require_hooks
+@overrides("_on_rollout_start", "_on_rollout_end", "_on_step")
 class _MoreUpdates(BaseCallback):
     """
     Make more updates than the environment steps of a call, which ``gradient_steps=-1`` asks for. Their number may differ from
@@ -127,7 +128,7 @@ class _MoreUpdates(BaseCallback):
         return True
 
 
-@require_hooks
+@overrides("_on_step")
 class _Timed(CallbackList):
     """Add up the seconds of callbacks."""
 

@@ -12,7 +12,7 @@ from stable_baselines3.common.logger import TensorBoardOutputFormat
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.utils.checks import check_argument, integer
 from sb3_per.utils.compiled import kernel
-from sb3_per.utils.parents import require_hooks
+from sb3_per.utils.parents import overrides
 
 
 class DrawRecord:
@@ -72,7 +72,7 @@ def _count(ids: np.ndarray, counts: np.ndarray, counted_ids: np.ndarray) -> None
         counts[slot] += 1
 
 
-@require_hooks
+@overrides("_on_training_start", "_on_step")
 class PriorityMonitor(BaseCallback):
     """
     Log priorities, weights and ages of draws to all outputs of the logger: TensorBoard, terminal, CSV, JSON.

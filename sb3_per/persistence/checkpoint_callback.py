@@ -16,13 +16,13 @@ from sb3_per.persistence.atomic import make_directory, remove_temporary, sync_di
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, describe_buffer
 from sb3_per.persistence.generations import manifest_names_in, numbers_in, whole_generations
 from sb3_per.utils.checks import Allowed, check_argument, integer
-from sb3_per.utils.parents import require_hooks
+from sb3_per.utils.parents import overrides
 
 #: Part of the name of a buffer after the prefix.
 BUFFER_SUFFIX = f"_replay_buffer{SUFFIX}"
 
 
-@require_hooks
+@overrides("_init_callback", "_on_step")
 class BufferCheckpointCallback(CheckpointCallback):
     """
     Save checkpoints as SB3's callback does, in files that stay complete if the run is killed.

@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations, require_saved
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER_SUFFIX, BufferCheckpointCallback, manifest_of
+from sb3_per.utils.parents import overrides
 from sb3_per.zoo import tuning
 from sb3_per.zoo.hyperparameters import check_names, check_schedules, with_numbers
 from sb3_per.zoo.names import next_command
@@ -37,6 +38,16 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _DEMONSTRATION_FRACTION = 0.25
 
 
+@overrides(
+    "setup_experiment",
+    "read_hyperparameters",
+    "create_callbacks",
+    "learn",
+    "save_trained_model",
+    "create_envs",
+    "create_log_folder",
+    "hyperparameters_optimization",
+)
 class RunManager(Manager):
     """
     Manage a run as the Zoo does, with checkpoints that stay complete if the run is killed.

@@ -19,7 +19,7 @@ from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER, 
 from rl_zoo3.utils import get_class_by_name
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.utils.parents import WORKS_WITH, require_hooks
+from sb3_per.utils.parents import WORKS_WITH, overrides
 
 __all__ = ["CALLS_CONSTRUCTOR", "Manager", "convert_offpolicy_params", "get_class_by_name"]
 
@@ -39,12 +39,9 @@ _FUNCTIONS = {
 }
 
 
+@overrides("_preprocess_hyperparams", "_load_pretrained_agent", "_save_config", "_create_sampler")
 class Manager(ExperimentManager):
     """RL Zoo's manager of a run, whose private hooks have public names here."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        require_hooks(cls)
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -148,8 +148,10 @@ def test_an_index_of_rows_and_environments_reads_no_other_slots(data):
 
     store.read = counted  # type: ignore[method-assign]
     masks = hnp.arrays(np.bool_, (ROWS, ENVS)).filter(lambda mask: not mask.all())
-    one = st.one_of(st.integers(0, 3), st.lists(st.integers(0, 3), min_size=1, max_size=2), st.slices(4))
-    index = data.draw(st.one_of(one, masks, st.tuples(one, st.integers(0, 1), st.slices(3), st.integers(-1, 2))))
+    basic = st.one_of(st.integers(0, 3), st.slices(4))
+    lists = st.lists(st.integers(0, 3), min_size=1, max_size=2)
+    of_stacks = st.tuples(basic, st.integers(0, 1), st.slices(3), st.integers(-1, 2))
+    index = data.draw(st.one_of(basic, lists, masks, st.tuples(st.one_of(basic, lists), st.integers(0, 1)), of_stacks))
     rows_and_envs = index[:2] if isinstance(index, tuple) else index
     same_bytes(framed.observations[index], np.asarray(plain.observations[index]))
     assert n_read == [np.zeros((ROWS, ENVS))[rows_and_envs].size]
@@ -158,6 +160,9 @@ def test_an_index_of_rows_and_environments_reads_no_other_slots(data):
 def test_a_whole_framed_array_is_read_by_numpy():
     framed, plain = wrapped_twins()
     same_bytes(np.asarray(framed.observations), plain.observations)
+    same_bytes(np.asarray(framed.observations, np.float32), plain.observations.astype(np.float32))
+    with pytest.raises(ValueError, match="leave out copy=False"):
+        framed.observations.__array__(copy=False)  # as NumPy 2 calls it
 
 
 @settings(max_examples=300, deadline=None)

@@ -78,8 +78,8 @@ def inherited(cls: type) -> set[str]:
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Parse all modules of the package, by file, but the one that lists hooks."""
-    files = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "utils" / "parents.py"]
+    """Parse all modules of the package, by file."""
+    files = sorted(PACKAGE.rglob("*.py"))
     return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
 
 

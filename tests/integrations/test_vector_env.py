@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormali
 
 import sb3_per
 from sb3_per.integrations import from_vector_env
-from sb3_per.integrations.vector_env import split_infos
+from sb3_per.integrations.vector_sources import split_infos
 
 N = 3
 MODES = list(AutoresetMode)
@@ -256,7 +256,7 @@ def test_what_cannot_work_is_refused_when_it_is_made() -> None:
         from_vector_env(vector)
     vector.close()
     for bad in (0, -3, 1.5, True, "10"):
-        with pytest.raises(ValueError, match=f"got {bad!r}"):
+        with pytest.raises(ValueError, match=f"stagger must be None or an integer of at least 1, not {bad!r}"):
             from_vector_env(SyncVectorEnv([pendulum]), stagger=bad)
     for other in (pendulum(), DummyVecEnv([pendulum]), None):
         with pytest.raises(TypeError, match="SyncVectorEnv"):

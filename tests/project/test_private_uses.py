@@ -9,7 +9,7 @@ pytest.importorskip("ray")
 pytest.importorskip("rl_zoo3")
 pytest.importorskip("sbx")
 
-from sb3_per.utils.parents import HOOKS
+from sb3_per.utils.parents import DECLARED
 from tests.helpers import private_uses
 
 
@@ -41,15 +41,17 @@ def test_rl_zoo_is_used_in_one_module(uses):
 
 def test_hooks_are_the_methods_that_are_overridden():
     """Those with a private name, and all of RL Zoo's manager, none of whose methods is documented."""
-    overridden = set()
     for file, tree in private_uses.modules().items():
         for cls in private_uses.classes_of(file, tree).values():
             parents = [base for base in cls.__mro__ if private_uses.is_of_others(base.__module__.partition(".")[0])]
+            overridden = set()
             for name in vars(cls):
                 owners = [base.__name__ for base in parents if callable(vars(base).get(name))]
                 if owners and (private_uses.is_private(name) or "ExperimentManager" in owners) and not name.startswith("__"):
                     overridden.add(name)
-    assert overridden == {hook for hooks in HOOKS.values() for hook in hooks}, "HOOKS of utils/parents.py is out of date"
+            declared = {name for base in cls.__mro__ for name in DECLARED.get(base, ())}
+            assert overridden <= declared, f"{file}: write @overrides{tuple(overridden - declared)} above {cls.__name__}"
+            assert set(DECLARED.get(cls, ())) <= overridden, f"{file}: @overrides of {cls.__name__} names too much"
 
 
 FOUND = {

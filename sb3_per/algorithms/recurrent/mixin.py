@@ -4,7 +4,7 @@ Act and learn with recurrent states.
 Acting carries the states from step to step, and stores with each step the states before it. Learning unrolls windows.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -15,22 +15,21 @@ from stable_baselines3.common.noise import ActionNoise
 from sb3_per.algorithms.recurrent.networks import ActingStates, WindowSteps, transitions_in, zero_at_starts, zero_states
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.utils.parents import overrides
 
 
+@overrides("_sample_action", "_store_transition")
 class RecurrentMixin(PrioritizedOffPolicyMixin):
     """
     Prioritized replay of sequences. Write it left of a prioritized algorithm: ``class PERRecurrentSAC(RecurrentMixin,
-    PERSAC)``. The policy is a :class:`~sb3_per.algorithms.recurrent.policies.RecurrentPolicy`, and the constructor sets
-    ``sequence_length`` and ``burn_in``.
+    PERSAC)``. The policy is a :class:`~sb3_per.algorithms.recurrent.policies.RecurrentPolicy`. The constructor sets
+    ``sequence_length`` and ``burn_in``, and ``shared_arguments`` has these two, too.
 
     :raises ValueError: for an argument that contradicts ``replay_buffer_kwargs``
     """
 
     sequence_length: int
     burn_in: int
-
-    #: In a subclass, with the defaults of its constructor.
-    shared_arguments: ClassVar[dict[str, Any]] = {"n_steps": 1, "gamma": 0.99, "sequence_length": 40, "burn_in": 20}
 
     # Attributes of the stock algorithm.
     policy: Any

@@ -8,9 +8,10 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 
 from sb3_per.algorithms.recurrent.networks import ActingStates, RecurrentNetwork, zero_at_starts, zero_states
-from sb3_per.utils.parents import require_hooks
+from sb3_per.utils.parents import overrides
 
 
+@overrides("_get_constructor_parameters")
 class RecurrentPolicy(BasePolicy):
     """
     Base class of recurrent policies, written left of a policy of SB3. A subclass passes ``lstm_args`` to its networks.
@@ -25,10 +26,6 @@ class RecurrentPolicy(BasePolicy):
 
     #: Names of the networks whose states acting carries along. The first network acts.
     recurrent_names: ClassVar[tuple[str, ...]]
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        require_hooks(cls)
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from stable_baselines3.sac.policies import Actor, CnnPolicy, MultiInputPolicy, S
 
 from sb3_per.algorithms.recurrent.networks import RecurrentNetwork
 from sb3_per.algorithms.recurrent.policies import RecurrentPolicy
+from sb3_per.utils.parents import overrides
 
 
 class RecurrentActor(RecurrentNetwork, Actor):
@@ -45,6 +46,7 @@ class RecurrentCritic(RecurrentNetwork, ContinuousCritic):
         return super().forward(self.extract_features(obs), actions)
 
 
+@overrides("_build")
 class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
     """
     Recurrent policy of SAC, with one LSTM for the actor, one for the critics, and one for their targets.
