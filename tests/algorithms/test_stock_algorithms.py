@@ -5,38 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch as th
 from stable_baselines3 import DQN, SAC
 
 from sb3_per import PERDQN, PERSAC, PrioritizedOffPolicyMixin, PrioritizedReplayBuffer
 from tests.helpers.buffers import counting_env
 from tests.helpers.messages import caught_user_warnings, no_user_warnings
 from tests.helpers.models import STOCK
+from tests.helpers.stock_runs import differences, learned, made
 
 
 @pytest.mark.parametrize("cls", STOCK)
-def test_a_uniform_run_equals_a_stock_run(cls):
-    """
-    After a whole `learn()`, parameters and states of the random generators are equal. The updates are few, because each one
-    makes differences by rounding larger.
-    """
-    env = "CartPole-v1" if issubclass(cls, DQN) or "DQN" in cls.__name__ else "Pendulum-v1"
-    found = []
-    for each, kwargs in ((cls, dict(scheme="uniform", stratified=False)), (STOCK[cls], None)):
-        model = each(
-            "MlpPolicy",
-            env,
-            buffer_size=70,
-            learning_starts=90,
-            batch_size=16,
-            policy_kwargs=dict(net_arch=[16]),
-            replay_buffer_kwargs=kwargs,
-            seed=0,
-        ).learn(100)
-        found.append((model.policy.state_dict(), np.random.get_state()[1]))
-    for key, value in found[1][0].items():
-        th.testing.assert_close(found[0][0][key], value, rtol=1e-4, atol=1e-6, msg=key)
-    np.testing.assert_array_equal(found[0][1], found[1][1])  # as many random numbers
+@pytest.mark.parametrize("changes", [{}, dict(n_steps=3), dict(train_freq=4, gradient_steps=2)])
+def test_a_uniform_run_equals_a_stock_run(cls, changes):
+    """After a whole `learn()`, networks, optimizers, the entropy coefficient, rows and random numbers are equal to the bit."""
+    assert differences(*(learned(made(each, **changes).learn(60)) for each in (cls, STOCK[cls]))) == []
 
 
 def test_a_stock_algorithm_with_a_prioritized_buffer_warns_once():

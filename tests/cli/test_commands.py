@@ -31,8 +31,11 @@ import numba
 compiled = []
 compile = numba.core.dispatcher.Dispatcher.compile
 numba.core.dispatcher.Dispatcher.compile = lambda self, sig: compiled.append(self) or compile(self, sig)
-for package in "matplotlib rl_zoo3 scipy minari h5py ray jax sbx optuna moviepy pygame".split():
+for package in "matplotlib rl_zoo3 scipy minari h5py ray jax sbx optuna moviepy pygame envpool".split():
     sys.modules[package] = None  # importing it raises ImportError
+import gymnasium.vector
+vars(gymnasium.vector).pop("AutoresetMode", None)  # came with 1.1
+import sb3_per.integrations
 from sb3_per.cli.main import main
 try:
     main(["--help"])
