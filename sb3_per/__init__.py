@@ -1,4 +1,8 @@
-"""Prioritized experience replay for Stable-Baselines3."""
+"""
+Prioritized experience replay for Stable-Baselines3.
+
+- ``public.py``: the names that it offers
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
