@@ -1,4 +1,4 @@
-"""Prioritized experience replay for Stable-Baselines3."""
+"""Prioritized experience replay for Stable-Baselines3. Its names are in ``public.py``."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
