@@ -12,7 +12,16 @@ import yaml
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
-from sb3_per import LAP, PERDQN, PERSAC, PERTD3, R2D2, IgnoredSettingWarning, PERRecurrentSAC, PrioritizedReplayBuffer
+from sb3_per import (
+    LAP,
+    PERDQN,
+    PERSAC,
+    PERTD3,
+    IgnoredSettingWarning,
+    PERRecurrentDQN,
+    PERRecurrentSAC,
+    PrioritizedReplayBuffer,
+)
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
 
 # A setting that the buffer does not accept, and what the message names.
@@ -115,7 +124,7 @@ def test_a_class_for_other_actions_is_named():
         (PERTD3, make_vec_env("CartPole-v1"), "PERTD3 is for continuous actions"),
         (PERDQN, "Pendulum-v1", "take PERSAC"),
         (PERRecurrentSAC, "CartPole-v1", "take PERRecurrentDQN"),
-        (R2D2, "Pendulum-v1", "take PERRecurrentSAC"),
+        (PERRecurrentDQN, "Pendulum-v1", "take PERRecurrentSAC"),
     ):
         with pytest.raises(AssertionError, match=re.escape(named)):
             cls("MlpLstmPolicy" if "Recurrent" in named else "MlpPolicy", env)
