@@ -1,8 +1,4 @@
-"""
-Prioritized experience replay for Stable-Baselines3.
-
-- ``public.py``: the names that it offers
-"""
+"""Prioritized experience replay for Stable-Baselines3. Its names are in ``public.py``."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

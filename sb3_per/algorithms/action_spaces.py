@@ -15,8 +15,9 @@ def require_fitting_actions(cls: type, space: spaces.Space) -> None:
     :param space: space of the actions
     :raises AssertionError: as in SB3, but with the name of the class that fits
     """
-    stock = {base.__name__ for base in cls.__mro__}
-    if isinstance(space, spaces.Discrete) and not stock.isdisjoint(_CONTINUOUS):
-        raise AssertionError(f"{cls.__name__} is for continuous actions, and this environment has {space}: take PERDQN")
-    if isinstance(space, spaces.Box) and not stock.isdisjoint(_DISCRETE):
-        raise AssertionError(f"{cls.__name__} is for discrete actions, and this environment has {space}: take PERSAC")
+    bases = {base.__name__ for base in cls.__mro__}
+    kind = "PERRecurrent" if any(name.startswith("PERRecurrent") for name in bases) else "PER"
+    if isinstance(space, spaces.Discrete) and not bases.isdisjoint(_CONTINUOUS):
+        raise AssertionError(f"{cls.__name__} is for continuous actions, and this environment has {space}: take {kind}DQN")
+    if isinstance(space, spaces.Box) and not bases.isdisjoint(_DISCRETE):
+        raise AssertionError(f"{cls.__name__} is for discrete actions, and this environment has {space}: take {kind}SAC")

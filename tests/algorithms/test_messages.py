@@ -12,7 +12,16 @@ import yaml
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
-from sb3_per import LAP, PERDQN, PERSAC, PERTD3, IgnoredSettingWarning, PrioritizedReplayBuffer
+from sb3_per import (
+    LAP,
+    PERDQN,
+    PERSAC,
+    PERTD3,
+    IgnoredSettingWarning,
+    PERRecurrentDQN,
+    PERRecurrentSAC,
+    PrioritizedReplayBuffer,
+)
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
 
 # A setting that the buffer does not accept, and what the message names.
@@ -114,9 +123,11 @@ def test_a_class_for_other_actions_is_named():
         (Own, gym.make("CartPole-v1"), "Own is for continuous actions, and this environment has Discrete(2): take PERDQN"),
         (PERTD3, make_vec_env("CartPole-v1"), "PERTD3 is for continuous actions"),
         (PERDQN, "Pendulum-v1", "take PERSAC"),
+        (PERRecurrentSAC, "CartPole-v1", "take PERRecurrentDQN"),
+        (PERRecurrentDQN, "Pendulum-v1", "take PERRecurrentSAC"),
     ):
         with pytest.raises(AssertionError, match=re.escape(named)):
-            cls("MlpPolicy", env)
+            cls("MlpLstmPolicy" if "Recurrent" in named else "MlpPolicy", env)
 
 
 def test_double_q_is_a_flag():
