@@ -630,7 +630,7 @@ def _state_of(buffer: PrioritizedReplayBuffer) -> tuple[dict[str, Any], Blocks]:
 
 def _own_arrays(buffer: PrioritizedReplayBuffer) -> list[str]:
     """
-    Name the arrays that a user's class keeps beside SB3's, and whose names :meth:`state` does not use.
+    Name the arrays that a user's class keeps beside SB3's, and that ``row_state`` does not name: files do not hold them.
 
     :param buffer: to be saved
     :return: names of attributes with a value for each slot
