@@ -451,7 +451,8 @@ class FrameArray:
         :raises IndexError: for a row or an environment outside of the buffer
         """
         if getattr(index, "dtype", None) == np.bool_ and index.shape == self.shape[:2]:
-            return np.nonzero(index), ...
+            rows, envs = np.nonzero(index)
+            return (rows, envs), ...
         parts = index if isinstance(index, tuple) else (index,)
         are_basic = all(isinstance(part, (int, np.integer, slice)) and not isinstance(part, bool) for part in parts)
         if not are_basic and not (len(parts) <= 2 and all(_is_slice_or_integers(part) for part in parts)):

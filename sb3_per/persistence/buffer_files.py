@@ -630,13 +630,13 @@ def _state_of(buffer: PrioritizedReplayBuffer) -> tuple[dict[str, Any], Blocks]:
 
 def _own_arrays(buffer: PrioritizedReplayBuffer) -> list[str]:
     """
-    Name the arrays that a user's class keeps beside SB3's.
+    Name the arrays that a user's class keeps beside SB3's, and that ``row_state`` does not name: files do not hold them.
 
     :param buffer: to be saved
     :return: names of attributes with a value for each slot
     """
     shape = (buffer.buffer_size, buffer.n_envs)
-    known = {*ARRAYS, *HER_ARRAYS, *buffer.parts}
+    known = {*ARRAYS, *HER_ARRAYS, *buffer.parts, *buffer.row_state}
     arrays = {name: value for name, value in vars(buffer).items() if isinstance(value, np.ndarray)}
     return sorted(name for name, array in arrays.items() if array.shape[:2] == shape and name not in known)
 

@@ -18,7 +18,7 @@ from tests.helpers.project import ROOT
 
 def owners_and_hooks() -> list[tuple[str, str]]:
     """List the hooks that are declared, each with the class of another package that defines it first."""
-    for module in ("sb3_per.zoo.runs", "sb3_per.compare.runs"):
+    for module in ("sb3_per.public", "sb3_per.zoo.runs", "sb3_per.compare.runs"):
         importlib.import_module(module)
     found = set()
     for cls, hooks in DECLARED.items():
@@ -51,7 +51,7 @@ for owner, hook in HOOKS:
         for cls in removed:
             delattr(cls, hook)
         try:
-            for module in ("sb3_per", "sb3_per.zoo.runs", "sb3_per.compare.runs"):
+            for module in ("sb3_per.public", "sb3_per.zoo.runs", "sb3_per.compare.runs"):
                 importlib.import_module(module)
             print(f"{owner}.{hook}|nothing", flush=True)
         except BaseException as error:
