@@ -7,6 +7,7 @@ RL Zoo's functions take no arguments, and its manager of a run has no public hoo
 import contextlib
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -24,7 +25,7 @@ from sb3_per.utils.parents import WORKS_WITH, overrides
 __all__ = ["CALLS_CONSTRUCTOR", "Manager", "convert_offpolicy_params", "get_class_by_name"]
 
 #: File whose code calls the constructors of algorithms.
-CALLS_CONSTRUCTOR = ExperimentManager.setup_experiment.__code__.co_filename
+CALLS_CONSTRUCTOR = inspect.getfile(ExperimentManager)
 
 # How errors about a run that cannot be loaded begin or end.
 _NO_MODEL = ("No model found", "No checkpoint found", "folder was not found")
