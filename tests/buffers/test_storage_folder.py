@@ -111,10 +111,7 @@ def test_buffers_in_one_folder_are_on_their_own(tmp_path):
 
 @pytest.mark.parametrize(
     "end",
-    [
-        pytest.param(end, marks=pytest.mark.slow if end in ("exit", "error") else ())
-        for end in ("kill", "exit", "fork", "error")
-    ],
+    [pytest.param(end, marks=() if end == "kill" else pytest.mark.slow) for end in ("kill", "exit", "fork", "error")],
 )
 def test_a_process_leaves_nothing_behind(end, tmp_path):
     code = f"""

@@ -210,8 +210,8 @@ def test_more_environments_make_fewer_updates(folder):
         ((), 39),  # three times those of the other arms, see above
         (("-params", "gradient_steps:2"), 78),
         (("-params", "gradient_steps:-1"), 3 * 13 * 8),
-        (("-params", "gradient_steps:-1", "train_freq:[2,'step']"), 3 * 25 * 4),
-        (("-params", "gradient_steps:-1", "train_freq:4", "--n-envs", "1"), 3 * 25 * 4),
+        pytest.param(("-params", "gradient_steps:-1", "train_freq:[2,'step']"), 3 * 25 * 4, marks=pytest.mark.slow),
+        pytest.param(("-params", "gradient_steps:-1", "train_freq:4", "--n-envs", "1"), 3 * 25 * 4, marks=pytest.mark.slow),
     ],
 )
 def test_one_arm_has_more_updates_and_the_others_stay(options, updates, folder):

@@ -22,12 +22,15 @@ from sb3_per import PERDQN, PERSAC, PrioritizedHerReplayBuffer, PrioritizedRepla
 from tests.helpers.models import STOCK, env_of, trained
 from tests.helpers.stock_runs import OURS, differences, learned, made
 
+# All algorithms save and load with the same code.
+CLASSES = [pytest.param(cls, marks=[] if cls in (PERDQN, PERSAC) else pytest.mark.slow) for cls in STOCK]
+
 
 def policies_are_equal(one: Any, other: Any) -> bool:
     return not differences(dict(one.policy.state_dict()), dict(other.policy.state_dict()))
 
 
-@pytest.mark.parametrize("cls", STOCK)
+@pytest.mark.parametrize("cls", CLASSES)
 def test_a_run_goes_on_in_the_other_class_as_in_its_own(cls):
     """From either side, by a stream; with uniform draws, the further updates are those of the stock class, to the bit."""
     for saver in (STOCK[cls], cls):
@@ -45,7 +48,7 @@ def test_a_run_goes_on_in_the_other_class_as_in_its_own(cls):
         assert not differences(*found)
 
 
-@pytest.mark.parametrize("cls", STOCK)
+@pytest.mark.parametrize("cls", CLASSES)
 def test_a_zip_that_includes_the_buffer_goes_both_ways(cls, tmp_path):
     for saver, loader in ((STOCK[cls], cls), (cls, cls), (cls, STOCK[cls])):
         model = trained(saver)
@@ -101,7 +104,7 @@ def test_gamma_that_was_changed_before_a_stock_model_was_saved_counts(tmp_path):
     assert (loaded.n_steps, loaded.gamma, loaded.replay_buffer.gamma) == (3, 0.5, 0.5)
 
 
-@pytest.mark.parametrize("cls", STOCK)
+@pytest.mark.parametrize("cls", CLASSES)
 def test_parameters_are_set_from_the_zip_of_the_other_class(cls, tmp_path):
     for saver, loader in ((cls, STOCK[cls]), (STOCK[cls], cls)):
         model = trained(saver)

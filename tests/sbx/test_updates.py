@@ -42,7 +42,7 @@ def weighted(batch: Any, seed: int = 0) -> Any:
 # ---- equal weights
 
 
-@pytest.mark.parametrize("name", names("sac", "td3", "dqn"))
+@pytest.mark.parametrize("name", names("sac", "dqn"))
 def test_an_update_with_equal_weights_is_that_of_sbx(name):
     """Two updates, so that both sides of a policy delay are seen. The slow tests have the optimizers of SBX's defaults."""
     model, stock = shared(name), make(name, stock=True, **SGD)
@@ -323,7 +323,7 @@ def test_a_large_call_goes_to_the_device_in_parts(monkeypatch):
 # ---- schedules
 
 
-@pytest.mark.parametrize("name", names("td3"))
+@pytest.mark.parametrize("name", names())
 def test_learning_rates_follow_their_schedule(name, tmp_path):
     """Networks move while the rate is above 0, and then stop; also after a reset of the parameters, and in a loaded model."""
 
