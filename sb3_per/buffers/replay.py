@@ -470,7 +470,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def insert_new_rows(self) -> None:
         """Bring the tree up to date with the rows that were written since the last call. Draws and updates begin with it."""
-        self._count_rows()
+        if self._is_adding or not self.ids.agree(self.pos, self.full):
+            self._count_rows()
         if self._n_inserted < self.ids.first_step:
             self._start_tree_over()
         self._insert_waiting_rows()
