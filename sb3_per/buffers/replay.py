@@ -183,6 +183,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         settings = self.settings
         #: held by all methods that read or change transitions
         self.lock = Lock()
+        #: shapes of a step, see :func:`~sb3_per.buffers.inputs.is_plain_step`
+        self.step_shapes = inputs.step_shapes(self)
         #: which transition is in which slot
         self.ids = TransitionIds(self.buffer_size, self.n_envs, self.optimize_memory_usage)
         #: the prioritization scheme
@@ -233,7 +235,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises ValueError: for another shape, values that are not numbers, or a reward that is NaN or infinite; nothing is
             stored then
         """
-        row = inputs.checked_row(self, obs, next_obs, action, reward, done, infos)
+        if not inputs.is_plain_step(self.step_shapes, obs, next_obs, action, reward, done, infos):
+            obs, next_obs, action, reward, done, infos = inputs.checked_step(self, obs, next_obs, action, reward, done, infos)
         own_values = None if td_errors is None else self._evaluate(td_errors)
         with self.lock:
             if self._is_adding or not self.ids.agree(self.pos, self.full):
@@ -244,7 +247,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 self._note_overwritten_rows()
             # The next draw or update gives the row its mass: one write of many slots is cheaper than many writes of one.
             self._is_adding = True
-            super().add(*row)
+            try:
+                super().add(obs, next_obs, action, reward, done, infos)
+            except (TypeError, ValueError):
+                # Somebody has assigned an array of another shape: name what does not fit it.
+                inputs.checked_step(self, obs, next_obs, action, reward, done, infos)
+                raise
             self.ids.next_step += 1
             self._is_adding = False
 
@@ -343,8 +351,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         # Of more steps than rows, the newest.
         held = slice(max(n - self.buffer_size, 0), None)
         with self.lock:
-            if self._is_adding or not self.ids.agree(self.pos, self.full):
-                self._count_rows()
+            self._count_rows()
             ids = self.ids
             next_step = ids.next_step + n
             rows = np.arange(ids.next_step, next_step)[held] % ids.n_rows
@@ -463,15 +470,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def insert_new_rows(self) -> None:
         """Bring the tree up to date with the rows that were written since the last call. Draws and updates begin with it."""
-        ids = self.ids
-        if self._is_adding or not ids.agree(self.pos, self.full):
+        if self._is_adding or not self.ids.agree(self.pos, self.full):
             self._count_rows()
+        if self._n_inserted < self.ids.first_step:
+            self._start_tree_over()
+        self._insert_waiting_rows()
+
+    def _insert_waiting_rows(self) -> None:
+        """Give the rows that the tree lacks their masses."""
+        ids = self.ids
         if self._n_inserted == ids.next_step:
             return
-        if self._n_inserted < ids.first_step:
-            self._start_tree_over()
-        slots = ids.slots_of_newest_rows(ids.next_step - self._n_inserted)
-        self._insert(slots)
+        self.sampler.insert(ids.slots_of_newest_rows(ids.next_step - self._n_inserted), self.own_values)
         if ids.shares_next_obs and self.full:
             self.sampler.remove(np.arange(self.pos * self.n_envs, (self.pos + 1) * self.n_envs))
         self._n_inserted = ids.next_step  # last, so that after an interrupt the rows are inserted once more
@@ -480,13 +490,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Take all masses away, because all transitions are new."""
         self.sampler.clear()
         self._n_inserted = self.ids.first_step
-
-    def _insert(self, slots: np.ndarray) -> None:
-        """Give transitions the masses that they came with, or that of a new one."""
-        own_values = None
-        if self.own_values is not None:
-            own_values = self.own_values.reshape(-1)[slots]
-        self.sampler.insert(slots, own_values)
 
     # ---- draw
 

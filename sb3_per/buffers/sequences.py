@@ -246,19 +246,15 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         super()._start_tree_over()
         self.windows.start_over(self, self.ids.first_step)
 
-    def insert_new_rows(self) -> None:
-        """See :meth:`PrioritizedReplayBuffer.insert_new_rows`: here with the windows that became complete."""
+    def _insert_waiting_rows(self) -> None:
+        """Give the windows that became complete their masses, and take away those of windows that are being overwritten."""
         ids = self.ids
-        if self._is_adding or not ids.agree(self.pos, self.full):
-            self._count_rows()
         if self._n_inserted == ids.next_step:
             return
-        if self._n_inserted < ids.first_step:
-            self._start_tree_over()
         if ids.next_step > ids.first_step:
             changes = self.windows.changes(self)
             self.sampler.remove(changes.gone)
-            self._insert(changes.new)
+            self.sampler.insert(changes.new, self.own_values)
             self.windows.confirm(changes)
         self._n_inserted = ids.next_step  # last, so that after an interrupt all is done once more
 

@@ -1,9 +1,17 @@
-"""The amount of Python work in `sample` and `update_priorities` does not depend on the batch size."""
+"""
+The amount of Python work in `sample` and `update_priorities` does not depend on the batch size, and `add` spends little on the
+steps that environments give.
+"""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch as th
 
+from sb3_per.buffers import inputs
 from tests.helpers.buffers import fill, make_buffer, normalizer, python_work
+from tests.helpers.steps import KINDS, step_of
 
 
 def test_python_work_counts_a_loop_over_the_batch():
@@ -40,3 +48,16 @@ def test_sample_and_update_run_no_python_loop_over_the_batch(obs_space, normaliz
         # A kernel that few batches need may be loaded in one of the cycles; a loop over the batch is in all.
         work.append(min(python_work(cycle) for _ in range(3)))
     assert work[1] == work[2] == work[3]
+
+
+@pytest.mark.parametrize("kind", ["discrete", "optimize_memory", "frames", "her, infos", "sequences"])
+def test_steps_of_environments_take_the_short_check_alone(kind, monkeypatch):
+    """A discrete action comes without its last axis, and a flag may be NumPy's."""
+    buffer = KINDS[kind]()
+    step: dict[str, Any] = step_of(buffer)
+    step["infos"][1]["TimeLimit.truncated"] = np.True_
+    forms = [step, {**step, "action": step["action"].reshape(-1)}]
+    monkeypatch.setattr(inputs, "checked_step", None)
+    for form in forms:
+        buffer.add(**form)
+    assert buffer.size() == len(forms)
