@@ -52,7 +52,7 @@ def steps_of(package: str, name: str, gradient_steps: int, device: str) -> Calla
 
 def step_rows(name: str, gradient_steps: int, device: str, quick: bool) -> Rows:
     """Measure a gradient step of ``sb3_per.sbx`` in turn with other packages, all with the first row."""
-    n_calls, n_rounds = max((10 if quick else 30) // gradient_steps, 4), 5 if quick else 21
+    n_calls, n_rounds = max((10 if quick else 20) // gradient_steps, 4), 5 if quick else 15
 
     @functools.cache
     def times() -> dict[str, np.ndarray]:
