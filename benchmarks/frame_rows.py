@@ -83,7 +83,7 @@ def frame_rows(quick: bool) -> Rows:
 
     def memory() -> Row:
         buffer = framed()
-        columns = (buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts, buffer.sampler.tree[:])
+        columns = (buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts, buffer.priority_sampler.tree[:])
         n_bytes = buffer.observations.store.nbytes + sum(column.nbytes for column in columns)
         return Row("memory of frames, bytes per transition, plain 56,468", "", n_bytes / size)
 

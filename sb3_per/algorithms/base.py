@@ -373,7 +373,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
                 IgnoredSettingWarning,
             )
         recency_min = buffer.settings.recency_min
-        capacity = buffer.ids.capacity
+        capacity = buffer.numbering.capacity
         if buffer.settings.recency < 1.0 and recency_min >= capacity:
             warnings.warn(
                 f"recency={buffer.settings.recency} has no effect: draws see the newest recency_min={recency_min} transitions "

@@ -64,7 +64,7 @@ def from_replay_buffer(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[
     if stock_class_of(cls) is not stock_class_of(type(buffer)):
         raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
     settings = with_both_betas(settings)
-    if hasattr(buffer, "sampler"):
+    if hasattr(buffer, "priority_sampler"):
         return _with_settings(cls, buffer, settings)
     _complete_old_buffer(buffer)
     require_finite_rewards(buffer.rewards[: buffer.size()])

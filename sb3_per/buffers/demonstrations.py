@@ -236,7 +236,12 @@ class Demonstrations:
         if n == batch_size:
             slots, relative_probabilities = experience.draw_slots(batch_size, series_progress)
             is_demonstration = np.zeros(batch_size, np.bool_) if self.are_drawn else None
-            return experience.read(slots, env), experience.ids.in_slots(slots), relative_probabilities, is_demonstration
+            return (
+                experience.read_drawn(slots, env),
+                experience.numbering.in_slots(slots),
+                relative_probabilities,
+                is_demonstration,
+            )
         assert self.buffer is not None
         self.buffer.insert_new_rows()
         if n > 0:
@@ -244,17 +249,17 @@ class Demonstrations:
         demonstrated, of_demonstrations = self.buffer.draw_slots(batch_size - n)
         # N P over both: n P of a part alone, times its share of the batch, times N / n.
         share = (batch_size - n) / batch_size
-        n_candidates = experience.candidates().n
+        n_candidates = experience.draw_candidates().n
         n_all = n_candidates + len(self)
         of_demonstrations = of_demonstrations * (share * n_all / len(self))
-        data = self.buffer.read(demonstrated, env)
-        ids = self.buffer.ids.in_slots(demonstrated) + FIRST_ID
+        data = self.buffer.read_drawn(demonstrated, env)
+        ids = self.buffer.numbering.in_slots(demonstrated) + FIRST_ID
         if n == 0:
             return data, ids, of_demonstrations, np.ones(batch_size, np.bool_)
         of_experience = of_experience * ((1.0 - share) * n_all / max(n_candidates, 1))
         return (
-            ReplayBufferSamples(*map(join_tensors, experience.read(slots, env), data)),
-            np.concatenate((experience.ids.in_slots(slots), ids)),
+            ReplayBufferSamples(*map(join_tensors, experience.read_drawn(slots, env), data)),
+            np.concatenate((experience.numbering.in_slots(slots), ids)),
             np.concatenate((of_experience, of_demonstrations)),
             np.arange(batch_size) >= n,
         )
@@ -282,7 +287,7 @@ class Demonstrations:
                     "from_minari(dataset, buffer, demonstrations=True)"
                 )
             return batch_size
-        if experience.candidates().n == 0:
+        if experience.draw_candidates().n == 0:
             return 0
         return batch_size - round(share * batch_size)
 
@@ -322,7 +327,7 @@ class Demonstrations:
         n_written = len(found[0])
         if self.buffer is not None and is_demonstration.any():
             n_written += self._update_own(ids[is_demonstration] - FIRST_ID, abs_td_errors[is_demonstration])
-        experience.sampler.update(*found)
+        experience.priority_sampler.update(*found)
         return n_written
 
     def _update_own(self, ids: np.ndarray, abs_td_errors: np.ndarray) -> int:
@@ -333,7 +338,7 @@ class Demonstrations:
             found = self.buffer.find_and_evaluate(ids, abs_td_errors)
         except IndexError as error:
             raise IndexError(f"Ids of demonstrations count from {FIRST_ID} on. {error}") from None
-        self.buffer.sampler.update(*found)
+        self.buffer.priority_sampler.update(*found)
         return len(found[0])
 
 

@@ -63,8 +63,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         buffer.update_priorities(batch.indices, td_errors)
 
     The arrays, ``pos`` and ``full`` are SB3's own attributes, written by SB3's code. You may change the arrays in place or
-    assign others. If you change ``pos`` or ``full`` by hand, all transitions are new at the next call. Several threads may
-    share a buffer; to copy or pickle it meanwhile, hold ``buffer.lock``.
+    assign others. If you change ``pos``, ``full`` or ``buffer_size`` by hand, all transitions are new at the next call.
+    Several threads may share a buffer; to copy or pickle it meanwhile, hold ``buffer.lock``.
 
     :param buffer_size: number of transitions, over all environments
     :param observation_space: of the environment
@@ -87,9 +87,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     #: arguments of this kind of buffer beside SB3's and the settings
     extra_arguments: ClassVar[tuple[str, ...]] = ()
     #: attributes with objects that :meth:`make_parts` makes
-    parts: ClassVar[tuple[str, ...]] = (
-        *("lock", "ids", "scheme", "sampler", "beta_schedule", "demonstrations", "update_reminder", "draw_record"),
-        "own_values",
+    part_names: ClassVar[tuple[str, ...]] = (
+        *(
+            "lock",
+            "numbering",
+            "scheme",
+            "priority_sampler",
+            "beta_schedule",
+            "demonstrations",
+            "update_reminder",
+            "draw_record",
+        ),
+        "given_values",
     )
     #: whether all rows can be drawn
     draws_all_rows: ClassVar[bool] = True
@@ -97,7 +106,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     follows_episodes: ClassVar[bool] = False
     #: name of this kind of buffer in files. A user's class stores what its base class of this package stores
     kind_in_files: ClassVar[str] = "transitions"
-    #: types of the arrays by row that :meth:`state` may return
+    #: types of the arrays by row that :meth:`state_to_save` may return
     row_state: ClassVar[dict[str, type[np.generic]]] = {"values": np.float64, "ranks": np.int64}
 
     def __init__(
@@ -186,11 +195,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         #: shapes of a step, see :func:`~sb3_per.buffers.inputs.is_plain_step`
         self.step_shapes = inputs.step_shapes(self)
         #: which transition is in which slot
-        self.ids = TransitionIds(self.buffer_size, self.n_envs, self.optimize_memory_usage)
+        self.numbering = TransitionIds(self.buffer_size, self.n_envs, self.optimize_memory_usage)
         #: the prioritization scheme
         self.scheme = settings.make_scheme()
         #: the mass of each slot
-        self.sampler = Sampler(self.scheme, self.ids, draw_settings or settings.draw_settings, self.draws_all_rows)
+        self.priority_sampler = Sampler(
+            self.scheme, self.numbering, draw_settings or settings.draw_settings, self.draws_all_rows
+        )
         #: the exponent of the weights
         self.beta_schedule = BetaSchedule(settings.beta_start, settings.beta_end, settings.beta_anneal_steps)
         #: transitions that stay, and their share of a batch
@@ -199,13 +210,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.update_reminder = UpdateReminder()
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches; ``None`` otherwise
         self.draw_record: Any = None
-        # The tree has the rows before this step. Below `ids.first_step`: the tree is to be cleared first.
-        self._n_inserted = 0
+        # The tree has the rows before this step. Below `numbering.first_step`: the tree is to be cleared first.
+        self._inserted_until = 0
         # Whether SB3's `add` may have written a row that is not counted yet, because of an interrupt.
         self._is_adding = False
         #: masses, or with ranks priorities, that transitions came with, shape (buffer_size, n_envs), NaN for none; ``None``:
         #: no transition has come with any
-        self.own_values: np.ndarray | None = None
+        self.given_values: np.ndarray | None = None
         # Rows and slots that `sample` reads, for `_get_samples`, which SB3 calls with rows alone.
         self._drawn: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -237,14 +248,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         if not inputs.is_plain_step(self.step_shapes, obs, next_obs, action, reward, done, infos):
             obs, next_obs, action, reward, done, infos = inputs.checked_step(self, obs, next_obs, action, reward, done, infos)
-        own_values = None if td_errors is None else self._evaluate(td_errors)
+        given_values = None if td_errors is None else self._evaluate(td_errors)
         with self.lock:
-            if self._is_adding or not self.ids.agree(self.pos, self.full):
+            if self._is_adding or not self.numbering.agree(self.pos, self.full):
                 self._count_rows()
-            if own_values is not None or self.own_values is not None:
-                self._keep_own_values(own_values)
+            if given_values is not None or self.given_values is not None:
+                self._keep_given_values(given_values)
             if not self.draws_all_rows:
-                self._note_overwritten_rows()
+                self._before_row()
             # The next draw or update gives the row its mass: one write of many slots is cheaper than many writes of one.
             self._is_adding = True
             try:
@@ -253,7 +264,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 # Somebody has assigned an array of another shape: name what does not fit it.
                 inputs.checked_step(self, obs, next_obs, action, reward, done, infos)
                 raise
-            self.ids.next_step += 1
+            self.numbering.next_step += 1
             self._is_adding = False
 
     def extend(
@@ -288,12 +299,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 raise ValueError(f"masses have no meaning with {self.scheme}, which draws uniformly: leave them out")
             if is_overridden(self, "add"):
                 raise NotImplementedError(f"extend() with masses cannot call add(), which {type(self).__name__} overrides")
-            masses = inputs.checked_masses(masses, shape, self.sampler.largest_tree_value)
+            masses = inputs.checked_masses(masses, shape, self.priority_sampler.largest_tree_value)
         with self.lock:
             for i in range(shape[0]):
                 self.add(*(map_arrays(lambda array: array[i], part) for part in rows))  # noqa: B023 - called at once
                 if masses is not None:
-                    self._keep_own_values(masses[i], row=self.pos - 1)
+                    self._keep_given_values(masses[i], row=self.pos - 1)
 
     def append_rows(
         self,
@@ -343,7 +354,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         errors = None if td_errors is None else inputs.abs_td_errors(td_errors, n)
         if n == 0:  # a scheme need not work with nothing
             return
-        masses = None if errors is None else self.sampler.evaluate(errors)[0]
+        masses = None if errors is None else self.priority_sampler.evaluate(errors)[0]
         dones = np.array(checked[4])
         timeouts = np.array(timeouts)
         if not dones[-1]:
@@ -352,11 +363,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         held = slice(max(n - self.buffer_size, 0), None)
         with self.lock:
             self._count_rows()
-            ids = self.ids
+            ids = self.numbering
             next_step = ids.next_step + n
             rows = np.arange(ids.next_step, next_step)[held] % ids.n_rows
-            if masses is not None or self.own_values is not None:
-                self._keep_own_values(None if masses is None else masses[held, None], rows)
+            if masses is not None or self.given_values is not None:
+                self._keep_given_values(None if masses is None else masses[held, None], rows)
             names = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
             for name, values in zip(names, (*checked[:4], dones, timeouts), strict=True):
                 map_arrays(lambda stored, part: stored.__setitem__(rows, part[held]), getattr(self, name), values)
@@ -380,12 +391,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise ValueError(
                 f"td_errors of new transitions need initial_priority='td_error', not {self.settings.initial_priority!r}"
             )
-        return self.sampler.evaluate(errors)[0]
+        return self.priority_sampler.evaluate(errors)[0]
 
-    def _note_overwritten_rows(self) -> None:
-        """Note what can no longer be drawn after the next row, where not all rows can be drawn."""
+    def _before_row(self) -> None:
+        """Prepare for the next row, before SB3 writes it. Called where not all rows can be drawn."""
 
-    def _keep_own_values(self, values: np.ndarray | None, row: int | np.ndarray | None = None) -> None:
+    def _keep_given_values(self, values: np.ndarray | None, row: int | np.ndarray | None = None) -> None:
         """
         Keep the masses that transitions come with until the tree gets them.
 
@@ -393,9 +404,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             none
         :param row: of the transitions, or several; ``None``: the row that is written next
         """
-        if self.own_values is None:
-            self.own_values = np.full((self.buffer_size, self.n_envs), np.nan)
-        self.own_values[self.pos if row is None else row] = np.nan if values is None else values
+        if self.given_values is None:
+            self.given_values = np.full((self.buffer_size, self.n_envs), np.nan)
+        self.given_values[self.pos if row is None else row] = np.nan if values is None else values
 
     def reset(self) -> None:
         """Forget all transitions except demonstrations. Ids continue, so that older ids are stale."""
@@ -424,12 +435,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _count_rows(self) -> None:
         """
-        Agree with SB3's ``pos`` and ``full``: count the row of an ``add`` that was interrupted, and take all rows for new if
-        somebody has set them by hand.
+        Agree with SB3's ``pos``, ``full`` and ``buffer_size``: count the row of an ``add`` that was interrupted, and take all
+        rows for new if somebody has set them by hand.
 
         :raises ValueError: for a row outside of the buffer, or a reward that is NaN or infinite
         """
-        ids = self.ids
+        is_resized = self.buffer_size != self.numbering.n_rows
+        if is_resized:
+            self._make_parts_again()
+        ids = self.numbering
         if self.pos == self.buffer_size:  # an interrupt in SB3's `add`, before it goes back to row 0
             self.full = True
             self.pos = 0
@@ -437,17 +451,27 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             if self.pos == (ids.next_step + 1) % ids.n_rows:
                 ids.next_step += 1
             self._is_adding = False
-        if ids.agree(self.pos, self.full):
+        if ids.agree(self.pos, self.full) and not is_resized:
             return
         if not 0 <= self.pos < self.buffer_size:
             raise ValueError(f"pos must be a row in [0, {self.buffer_size}), not {self.pos}: a full buffer has full=True, too")
-        if self._count_rows_of_users_add():
+        if not is_resized and self._count_rows_of_users_add():
             return
         inputs.require_finite_rewards(self.rewards[: self.size()])
-        self.own_values = None
-        self._n_inserted = -1  # first, so that after an interrupt the tree starts over at the next call
+        self.given_values = None
+        self._inserted_until = -1  # first, so that after an interrupt the tree starts over at the next call
         ids.start_over(self.pos + self.buffer_size if self.full else self.pos)
         self._start_tree_over()
+
+    def _make_parts_again(self) -> None:
+        """Fit the parts to arrays of another size, which somebody has assigned. What does not depend on the size stays."""
+        names = ("lock", "beta_schedule", "demonstrations", "update_reminder", "draw_record")
+        kept = {name: vars(self)[name] for name in names}
+        next_step, max_priority = self.numbering.next_step, self.priority_sampler.max_priority
+        self.make_parts()
+        vars(self).update(kept)
+        self.numbering.next_step = next_step
+        self.priority_sampler.max_priority = max_priority
 
     def _count_rows_of_users_add(self) -> bool:
         """
@@ -458,38 +482,39 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         if not (is_overridden(self, "add") or is_overridden(self, "extend")):
             return False
-        n = self.ids.rows_until(self.pos, self.full)
+        n = self.numbering.rows_until(self.pos, self.full)
         if n is None:
             return False
-        rows = np.arange(self.ids.next_step, self.ids.next_step + n)[-self.buffer_size :] % self.buffer_size
+        rows = np.arange(self.numbering.next_step, self.numbering.next_step + n)[-self.buffer_size :] % self.buffer_size
         inputs.require_finite_rewards(self.rewards[rows])
-        if self.own_values is not None:
-            self.own_values[rows] = np.nan
-        self.ids.next_step += n
+        if self.given_values is not None:
+            self.given_values[rows] = np.nan
+        self.numbering.next_step += n
         return True
 
     def insert_new_rows(self) -> None:
         """Bring the tree up to date with the rows that were written since the last call. Draws and updates begin with it."""
-        if self._is_adding or not self.ids.agree(self.pos, self.full):
+        ids = self.numbering
+        if self._is_adding or self.buffer_size != ids.n_rows or not ids.agree(self.pos, self.full):
             self._count_rows()
-        if self._n_inserted < self.ids.first_step:
+        if self._inserted_until < self.numbering.first_step:
             self._start_tree_over()
         self._insert_waiting_rows()
 
     def _insert_waiting_rows(self) -> None:
         """Give the rows that the tree lacks their masses."""
-        ids = self.ids
-        if self._n_inserted == ids.next_step:
+        ids = self.numbering
+        if self._inserted_until == ids.next_step:
             return
-        self.sampler.insert(ids.slots_of_newest_rows(ids.next_step - self._n_inserted), self.own_values)
+        self.priority_sampler.insert(ids.slots_of_newest_rows(ids.next_step - self._inserted_until), self.given_values)
         if ids.shares_next_obs and self.full:
-            self.sampler.remove(np.arange(self.pos * self.n_envs, (self.pos + 1) * self.n_envs))
-        self._n_inserted = ids.next_step  # last, so that after an interrupt the rows are inserted once more
+            self.priority_sampler.remove(np.arange(self.pos * self.n_envs, (self.pos + 1) * self.n_envs))
+        self._inserted_until = ids.next_step  # last, so that after an interrupt the rows are inserted once more
 
     def _start_tree_over(self) -> None:
         """Take all masses away, because all transitions are new."""
-        self.sampler.clear()
-        self._n_inserted = self.ids.first_step
+        self.priority_sampler.clear()
+        self._inserted_until = self.numbering.first_step
 
     # ---- draw
 
@@ -518,8 +543,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 data, ids, relative_probabilities, is_demonstration = drawn
             else:
                 slots, relative_probabilities = self.draw_slots(batch_size, series_progress)
-                data = self.read(slots, env)
-                ids = self.ids.in_slots(slots)
+                data = self.read_drawn(slots, env)
+                ids = self.numbering.in_slots(slots)
                 is_demonstration = None
             weights = self.scheme.weights(relative_probabilities, self.beta_schedule.value)
             batch = PrioritizedReplayBufferSamples(*data, self.tensor_maker()(weights), ids)
@@ -534,7 +559,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self.beta_schedule.count_draw()
         if self.draw_record is not None:
             is_experience = slice(None) if batch.is_demonstration is None else ~batch.is_demonstration
-            next_steps = np.full(self.n_envs, self.ids.next_step)
+            next_steps = np.full(self.n_envs, self.numbering.next_step)
             self.draw_record.add(batch.indices[is_experience], weights[is_experience], next_steps)
         if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
             reminder = self.update_reminder
@@ -542,15 +567,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             if reminder.n_draws == MANY_DRAWS:
                 reminder.warn()
 
-    def candidates(self) -> Candidates:
+    def draw_candidates(self) -> Candidates:
         """Return the slots that can be drawn."""
-        return self.ids
+        return self.numbering
 
     def can_draw(self) -> bool:
         """Tell whether any transition can be drawn, demonstrations apart."""
         with self.lock:
             self.insert_new_rows()
-            return self.candidates().n > 0
+            return self.draw_candidates().n > 0
 
     def draw_slots(self, batch_size: int, series_progress: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         """
@@ -562,12 +587,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             (batch_size,)
         :raises ValueError: if no transition can be drawn
         """
-        candidates = self.candidates()
+        candidates = self.draw_candidates()
         if candidates.n == 0:
             raise self._empty_error()
-        if self.sampler.draws_as_sb3:  # uniform, not stratified: with SB3's random numbers
+        if self.priority_sampler.draws_as_sb3:  # uniform, not stratified: with SB3's random numbers
             return self._draw_as_sb3(batch_size), np.ones(batch_size)
-        return self.sampler.draw(batch_size, candidates, series_progress)
+        return self.priority_sampler.draw(batch_size, candidates, series_progress)
 
     def _draw_as_sb3(self, batch_size: int) -> np.ndarray:
         """Draw slots uniformly with SB3's random numbers: rows, then environments."""
@@ -581,7 +606,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Say why nothing can be drawn."""
         return ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
 
-    def read(self, slots: np.ndarray, env: VecNormalize | None = None) -> ReplayBufferSamples:
+    def read_drawn(self, slots: np.ndarray, env: VecNormalize | None = None) -> ReplayBufferSamples:
         """
         Read drawn slots by SB3's method, which a user's class may override.
 
@@ -659,7 +684,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: array of shape (batch_size, ...), or a dictionary of them
         """
         if self.optimize_memory_usage:
-            return read_slots(self.observations, (slots + self.n_envs) % self.ids.capacity)
+            return read_slots(self.observations, (slots + self.n_envs) % self.numbering.capacity)
         return read_slots(self.next_observations, slots)
 
     def tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
@@ -700,10 +725,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: array of shape (n, ...), or a dictionary of them
         :raises ValueError: if no transition can be drawn
         """
-        candidates = self.candidates()
+        candidates = self.draw_candidates()
         if candidates.n == 0:
             raise self._empty_error()
-        slots = self.sampler.draw_uniformly(n, candidates)
+        slots = self.priority_sampler.draw_uniformly(n, candidates)
         return read_slots(self.observations, slots)
 
     # ---- update
@@ -728,7 +753,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 n_written = self.demonstrations.update(self, ids, errors)
             else:
                 found = self.find_and_evaluate(ids, errors)
-                self.sampler.update(*found)
+                self.priority_sampler.update(*found)
                 n_written = len(found[0])
             self.update_reminder.n_draws = 0
         return n_written
@@ -743,13 +768,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises IndexError: for an id that was never issued
         :raises ValueError: for a priority that is not allowed, from a user's scheme
         """
-        slots, is_held = self.ids.find(ids)
+        slots, is_held = self.numbering.find(ids)
         if is_held is not None:
             slots = slots[is_held]
             abs_td_errors = abs_td_errors[is_held]
         if len(slots) == 0:  # a scheme need not work with nothing
             return slots, np.empty(0), 0.0
-        return slots, *self.sampler.evaluate(abs_td_errors)
+        return slots, *self.priority_sampler.evaluate(abs_td_errors)
 
     @property
     def beta(self) -> float:
@@ -828,7 +853,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param end: row after the last one
         """
         # In one statement, because an interrupt may come between two.
-        self.pos = self.ids.next_step = end
+        self.pos = self.numbering.next_step = end
 
     def continue_from(self, other: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
         """
@@ -840,15 +865,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         other.insert_new_rows()
         self.pos = other.pos
         self.full = other.full
-        self.ids.first_step = other.ids.first_step
-        self.ids.next_step = other.ids.next_step
-        self.sampler.max_priority = other.sampler.max_priority
-        self._n_inserted = other.ids.first_step
+        self.numbering.first_step = other.numbering.first_step
+        self.numbering.next_step = other.numbering.next_step
+        self.priority_sampler.max_priority = other.priority_sampler.max_priority
+        self._inserted_until = other.numbering.first_step
         if keeps_masses:
-            self.sampler.load(other.sampler, other.size() * other.n_envs)
-            self._n_inserted = other.ids.next_step
-            if other.own_values is not None:
-                self.own_values = other.own_values
+            self.priority_sampler.load(other.priority_sampler, other.size() * other.n_envs)
+            self._inserted_until = other.numbering.next_step
+            if other.given_values is not None:
+                self.given_values = other.given_values
 
     @property
     def mass_owner(self) -> str:
@@ -888,7 +913,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     # ---- save and load
 
-    def state(self) -> BufferState:
+    def state_to_save(self) -> BufferState:
         """
         Collect what may change after a step is stored, apart from SB3's flags.
 
@@ -896,13 +921,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         self.insert_new_rows()
         numbers = {
-            "first_step": self.ids.first_step,
-            "max_priority": self.sampler.max_priority,
+            "first_step": self.numbering.first_step,
+            "max_priority": self.priority_sampler.max_priority,
             "demonstration_progress": self.demonstrations.share.progress,
             **self.beta_schedule.state(),
         }
         shape = (self.buffer_size, self.n_envs)
-        by_row = {name: array.reshape(shape) for name, array in self.sampler.state().items()}
+        by_row = {name: array.reshape(shape) for name, array in self.priority_sampler.state().items()}
         # In a full ring, these next observations of the newest row have the place of the oldest observations.
         arrays = {"newest_next_observations": np.asarray(self.observations[self.pos])} if self.optimize_memory_usage else {}
         return BufferState(numbers, by_row, arrays)
@@ -917,12 +942,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         if not 0 <= first_step <= next_step < 2**60 or first_step % self.buffer_size != 0:
             raise ValueError(f"steps from {first_step} to {next_step} cannot be in {self.buffer_size} rows")
-        self.ids.first_step = self._n_inserted = first_step
-        self.ids.next_step = next_step
+        self.numbering.first_step = self._inserted_until = first_step
+        self.numbering.next_step = next_step
         self.pos = next_step % self.buffer_size
         self.full = next_step - first_step >= self.buffer_size
 
-    def load(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+    def restore_state(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
         """
         Restore a state, after :meth:`stand_at`. Discard the buffer after an error.
 
@@ -940,17 +965,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 raise ValueError(f"newest_next_observations have shape {newest.shape}")
             self.observations[self.pos] = newest
         inputs.require_finite_rewards(self.rewards[: self.size()])
-        self.sampler.max_priority = float(numbers["max_priority"])
+        self.priority_sampler.max_priority = float(numbers["max_priority"])
         self.demonstrations.share.progress = float(numbers["demonstration_progress"])
         self.beta_schedule.load(numbers)
         if keeps_masses:
             by_slot = {name: array.reshape(-1) for name, array in state.by_row.items()}
-            self.sampler.load_state(by_slot, self._drawable_slots(), is_whole)
-            self._n_inserted = self.ids.next_step
+            self.priority_sampler.load_state(by_slot, self._drawable_slots(), is_whole)
+            self._inserted_until = self.numbering.next_step
 
     def _drawable_slots(self) -> np.ndarray:
         """List all slots that can be drawn, int64 of shape (n,)."""
-        return self.ids.slots()
+        return self.numbering.slots()
 
     def empty_twin(self, n_rows: int) -> "PrioritizedReplayBuffer":
         """
@@ -966,7 +991,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def __repr__(self) -> str:
         """Say what the buffer holds, and how it draws."""
         n_held = self.size() * self.n_envs
-        facts = [f"{n_held:,} of {self.ids.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
+        facts = [f"{n_held:,} of {self.numbering.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
         facts += [f"{name}={getattr(self, name)}" for name in ("n_steps", *self.extra_arguments)]
         if self.frames is not None:
             facts.append(f"frames={self.frames}")
@@ -979,7 +1004,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def max_priority(self) -> float:
         """Largest priority seen so far, in units of the TD error (before the exponent); 1.0 at first."""
-        return self.sampler.max_priority
+        return self.priority_sampler.max_priority
 
     @property
     def n_steps(self) -> int:
@@ -1014,7 +1039,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         with self.lock:
             self.insert_new_rows()
-            return self.sampler.masses().reshape(self.buffer_size, self.n_envs)
+            return self.priority_sampler.masses().reshape(self.buffer_size, self.n_envs)
 
     @property
     def priorities(self) -> np.ndarray:
@@ -1026,8 +1051,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Id of the transition in every slot, -1 for an empty one. int64 of shape (buffer_size, n_envs)."""
         with self.lock:
             self._count_rows()
-            ids = self.ids.in_slots(np.arange(self.ids.capacity))
-            return np.where(ids >= self.ids.first_step * self.n_envs, ids, -1).reshape(self.buffer_size, self.n_envs)
+            ids = self.numbering.in_slots(np.arange(self.numbering.capacity))
+            return np.where(ids >= self.numbering.first_step * self.n_envs, ids, -1).reshape(self.buffer_size, self.n_envs)
 
     @classmethod
     def from_replay_buffer(cls, buffer: ReplayBuffer, **settings: Any) -> "PrioritizedReplayBuffer":
@@ -1063,11 +1088,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         # In one call, since parts refer to each other.
-        vars(made).update(copy.deepcopy({name: vars(self)[name] for name in self.parts}))
+        vars(made).update(copy.deepcopy({name: vars(self)[name] for name in self.part_names}))
         return made
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "ids" not in state:
+        if "numbering" not in state:
             raise ValueError(OLD_PICKLE)
         vars(self).update(state)
 

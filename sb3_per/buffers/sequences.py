@@ -64,7 +64,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     """
 
     extra_arguments = SEQUENCE_ARGUMENTS
-    parts = (*PrioritizedReplayBuffer.parts, "windows")
+    part_names = (*PrioritizedReplayBuffer.part_names, "windows")
     draws_all_rows = False
     follows_episodes = True
     kind_in_files = "sequences"
@@ -232,31 +232,31 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             finally:
                 self._given = (None, None)
 
-    def _note_overwritten_rows(self) -> None:
+    def _before_row(self) -> None:
         """Number the step that is stored next, and keep the states before it, see :meth:`Windows.begin_row`."""
         self.windows.begin_row(self, *self._given)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """See :meth:`PrioritizedReplayBuffer.end_episodes`. Windows may become complete."""
         with self.lock:
-            self._n_inserted = min(self._n_inserted, self.ids.first_step)  # first: look for windows once more
+            self._inserted_until = min(self._inserted_until, self.numbering.first_step)  # first: look for windows once more
             super().end_episodes(envs)
 
     def _start_tree_over(self) -> None:
         super()._start_tree_over()
-        self.windows.start_over(self, self.ids.first_step)
+        self.windows.start_over(self, self.numbering.first_step)
 
     def _insert_waiting_rows(self) -> None:
         """Give the windows that became complete their masses, and take away those of windows that are being overwritten."""
-        ids = self.ids
-        if self._n_inserted == ids.next_step:
+        ids = self.numbering
+        if self._inserted_until == ids.next_step:
             return
         if ids.next_step > ids.first_step:
             changes = self.windows.changes(self)
-            self.sampler.remove(changes.gone)
-            self.sampler.insert(changes.new, self.own_values)
+            self.priority_sampler.remove(changes.gone)
+            self.priority_sampler.insert(changes.new, self.given_values)
             self.windows.confirm(changes)
-        self._n_inserted = ids.next_step  # last, so that after an interrupt all is done once more
+        self._inserted_until = ids.next_step  # last, so that after an interrupt all is done once more
 
     def continue_from(self, other: PrioritizedReplayBuffer, keeps_masses: bool) -> None:
         """See :meth:`PrioritizedReplayBuffer.continue_from`. The ends of episodes say what belongs together of transitions."""
@@ -264,21 +264,21 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if isinstance(other, PrioritizedSequenceReplayBuffer):
             self.windows.continue_from(other.windows, keeps_masses)
         else:
-            self.windows.start_over(self, self.ids.next_step - self.size())
+            self.windows.start_over(self, self.numbering.next_step - self.size())
 
     # ---- save and load
 
-    def state(self) -> BufferState:
-        """See :meth:`PrioritizedReplayBuffer.state`."""
-        numbers, by_row, arrays = super().state()
+    def state_to_save(self) -> BufferState:
+        """See :meth:`PrioritizedReplayBuffer.state_to_save`."""
+        numbers, by_row, arrays = super().state_to_save()
         of_windows = self.windows.state(self)
         return BufferState({**numbers, **of_windows.numbers}, {**by_row, **of_windows.by_row}, {**arrays, **of_windows.arrays})
 
-    def load(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
-        """See :meth:`PrioritizedReplayBuffer.load`."""
+    def restore_state(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+        """See :meth:`PrioritizedReplayBuffer.restore_state`."""
         self.windows.load(self, state, keeps_masses, is_whole)
-        super().load(state, keeps_masses, is_whole)
-        self._n_inserted = self.ids.first_step  # some may be retired in a smaller buffer
+        super().restore_state(state, keeps_masses, is_whole)
+        self._inserted_until = self.numbering.first_step  # some may be retired in a smaller buffer
 
     def _drawable_slots(self) -> np.ndarray:
         return np.flatnonzero(self.windows.is_drawable)
@@ -305,7 +305,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             self.insert_new_rows()
             slots, relative_probabilities = self.draw_slots(batch_size, series_progress)
             weights = self.scheme.weights(relative_probabilities, self.beta_schedule.value)
-            batch: SequenceReplayBufferSamples = self.read(slots, env)._replace(weights=self.tensor_maker()(weights))
+            batch: SequenceReplayBufferSamples = self.read_drawn(slots, env)._replace(weights=self.tensor_maker()(weights))
             self._note_draw(batch, weights)  # type: ignore[arg-type]
         return batch
 
@@ -320,7 +320,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         raise NotImplementedError("A sequence buffer cannot read single rows: draw windows with sample()")
 
-    def candidates(self) -> Candidates:
+    def draw_candidates(self) -> Candidates:
         """Return the anchors of windows that can be drawn."""
         return MarkedSlots(self.windows.is_drawable, self.windows.n_drawable)
 
@@ -341,7 +341,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             )
         return super()._empty_error()
 
-    def read(self, slots: np.ndarray, env: VecNormalize | None = None) -> SequenceReplayBufferSamples:  # type: ignore[override]
+    def read_drawn(self, slots: np.ndarray, env: VecNormalize | None = None) -> SequenceReplayBufferSamples:  # type: ignore[override]
         """
         Read windows, and compute the targets of their steps.
 
@@ -389,7 +389,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             next_steps=to_torch(next_steps),
             mask=to_torch(mask),
             weights=to_torch(np.ones((len(slots), 1), np.float32)),
-            indices=self.ids.in_slots(slots),
+            indices=self.numbering.in_slots(slots),
         )
 
     # ---- update
@@ -442,8 +442,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
     def _find_drawable(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find the slots of ids, and which of them are anchors of windows that can be drawn."""
-        slots, _ = self.ids.find(ids)
-        return slots, (self.ids.in_slots(slots) == ids) & self.windows.is_drawable.reshape(-1)[slots]
+        slots, _ = self.numbering.find(ids)
+        return slots, (self.numbering.in_slots(slots) == ids) & self.windows.is_drawable.reshape(-1)[slots]
 
 
 class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, PrioritizedDictReplayBuffer):  # type: ignore[misc]

@@ -6,7 +6,7 @@ import numpy as np
 
 
 class BufferState(NamedTuple):
-    """Values that may change after a step is stored, see :meth:`PrioritizedReplayBuffer.state`."""
+    """Values that may change after a step is stored, see :meth:`PrioritizedReplayBuffer.state_to_save`."""
 
     #: numbers by name, as JSON can hold them
     numbers: dict[str, Any]

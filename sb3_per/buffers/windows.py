@@ -188,14 +188,14 @@ class Windows:
         :param buffer: the buffer, which is not empty
         :return: what to tell the tree, and :meth:`confirm` afterwards
         """
-        end = buffer.ids.next_step
-        oldest = buffer.ids.first_step
+        end = buffer.numbering.next_step
+        oldest = buffer.numbering.first_step
         if buffer.full:
             # The prefix must be there, and the state before it, which shares its place with up to `period` - 1 earlier rows.
             oldest = min(end - self.n_rows + self.burn_in + self.period - 1, end)
         oldest = max(oldest, self.oldest_anchor)
         first_gone = max(self.oldest_anchor, oldest - self.n_rows)
-        gone = np.arange(first_gone * self.n_envs, oldest * self.n_envs) % buffer.ids.capacity
+        gone = np.arange(first_gone * self.n_envs, oldest * self.n_envs) % buffer.numbering.capacity
 
         newest_row = (end - 1) % self.n_rows
         is_over = (buffer.dones[newest_row] != 0) | (buffer.timeouts[newest_row] != 0)
@@ -238,7 +238,7 @@ class Windows:
         :param buffer: the buffer
         :param first: step that starts an episode
         """
-        end = buffer.ids.next_step
+        end = buffer.numbering.next_step
         if end > first:
             number_by_dones(self.episode_steps, buffer.dones, buffer.timeouts, first, end)
             for array in self.states:
@@ -323,7 +323,7 @@ class Windows:
         :param buffer: the buffer
         :return: see :meth:`load`
         """
-        end = buffer.ids.next_step
+        end = buffer.numbering.next_step
         numbers = {
             "oldest_anchor_age": end - self.oldest_anchor,
             "undecided_ages": (end - self.undecided).tolist(),
@@ -343,7 +343,7 @@ class Windows:
         :param is_whole: whether these are all rows of the other buffer; otherwise the older ones are missing
         :raises ValueError: if the state contradicts itself
         """
-        end, first = buffer.ids.next_step, buffer.ids.next_step - buffer.size()
+        end, first = buffer.numbering.next_step, buffer.numbering.next_step - buffer.size()
         numbers = state.by_row["windows_steps"]
         held = numbers[np.arange(first, end) % self.n_rows]
         if (held < 0).any() or ((held[1:] != 0) & (held[1:] != held[:-1] + 1)).any():

@@ -148,6 +148,6 @@ class ActorWorker:
         """
         model = self.model
         buffer = model.replay_buffer
-        batch = buffer.read(np.arange(buffer.size() * buffer.n_envs), model.get_vec_normalize_env())
+        batch = buffer.read_drawn(np.arange(buffer.size() * buffer.n_envs), model.get_vec_normalize_env())
         errors: np.ndarray = model.td_errors(batch).numpy()
         return errors.reshape(buffer.size(), buffer.n_envs, errors.shape[-1])

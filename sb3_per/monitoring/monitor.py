@@ -174,5 +174,5 @@ def statistics(
         n_envs = buffer.n_envs
         histograms["age"] = np.concatenate([added[ids % n_envs] * n_envs - 1 - ids for ids, _, added in record.batches])
         if slots.size:
-            scalars["never_drawn"] = float(np.mean(record.counts(buffer.ids.in_slots(slots)) == 0))
+            scalars["never_drawn"] = float(np.mean(record.counts(buffer.numbering.in_slots(slots)) == 0))
     return histograms, scalars

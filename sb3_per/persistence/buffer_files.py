@@ -78,7 +78,7 @@ def describe_buffer(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
             if isinstance(rows, _ArrayRows) and rows.is_plain
         },
         # A mass has a meaning only together with its scheme and with what is drawn.
-        "scheme": {**_describe_scheme(buffer.sampler), "unit": buffer.mass_owner},
+        "scheme": {**_describe_scheme(buffer.priority_sampler), "unit": buffer.mass_owner},
     }
     return dict(json.loads(json.dumps(facts)))  # so that it equals what is read from a manifest
 
@@ -318,7 +318,7 @@ def _stream_of(buffer: PrioritizedReplayBuffer) -> _Stream:
         for key, array in _by_key(name, getattr(buffer, name, {})).items():
             found = _rows_of(key, array)
             rows[found.name] = found  # a store is found twice
-    end = buffer.ids.next_step
+    end = buffer.numbering.next_step
     return _Stream(list(rows.values()), _Steps(buffer.buffer_size, end - buffer.size(), end))
 
 
@@ -501,7 +501,7 @@ class SavedBuffer:
         if loaded.settings.frames != buffer.settings.frames:
             loaded = type(buffer).from_replay_buffer(loaded, frames=buffer.settings.frames)  # type: ignore[assignment]
         if buffer.draw_record is not None:
-            loaded.draw_record = buffer.draw_record.emptied(loaded.ids.capacity)
+            loaded.draw_record = buffer.draw_record.emptied(loaded.numbering.capacity)
         if not keeps_masses:
             schemes = f"{manifest.about['scheme']}, and this buffer has {facts['scheme']}"
             warnings.warn(f"{self.path} was saved with {schemes}: all transitions get the largest priority")
@@ -611,7 +611,7 @@ def _state_of(buffer: PrioritizedReplayBuffer) -> tuple[dict[str, Any], Blocks]:
     numbers: dict[str, Any] = {}
     blocks: Blocks = {}
     for prefix, part in _parts_of(buffer).items():
-        state = part.state()
+        state = part.state_to_save()
         steps = _stream_of(part).steps
         numbers.update({prefix + name: value for name, value in state.numbers.items()})
         for name in FLAGS:
@@ -636,7 +636,7 @@ def _own_arrays(buffer: PrioritizedReplayBuffer) -> list[str]:
     :return: names of attributes with a value for each slot
     """
     shape = (buffer.buffer_size, buffer.n_envs)
-    known = {*ARRAYS, *HER_ARRAYS, *buffer.parts, *buffer.row_state}
+    known = {*ARRAYS, *HER_ARRAYS, *buffer.part_names, *buffer.row_state}
     arrays = {name: value for name, value in vars(buffer).items() if isinstance(value, np.ndarray)}
     return sorted(name for name, array in arrays.items() if array.shape[:2] == shape and name not in known)
 
@@ -683,7 +683,7 @@ def _put_state(
         for name in names:
             by_row[name] = np.zeros((part.buffer_size, part.n_envs), part.row_state[name])
             steps.put(by_row[name], steps.first, steps.end, saved.pop(name))
-        part.load(BufferState(numbers, by_row, saved), keeps_masses, is_whole=n_held == n_saved)
+        part.restore_state(BufferState(numbers, by_row, saved), keeps_masses, is_whole=n_held == n_saved)
 
 
 def _named(values: dict[str, Any], prefix: str) -> dict[str, Any]:

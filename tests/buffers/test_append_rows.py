@@ -85,7 +85,7 @@ def test_chunks_follow_single_steps_and_a_reset():
     for _ in range(3):
         buffer.add(*(array[:1] for array in list(chunk.values())[:5]), [{}])
     buffer.append_rows(**chunk)
-    assert (buffer.pos, buffer.full, buffer.ids.next_id) == (1, True, 8)
+    assert (buffer.pos, buffer.full, buffer.numbering.next_id) == (1, True, 8)
     buffer.reset()
     buffer.append_rows(**chunk)
     assert (buffer.pos, buffer.full, buffer.size()) == (5, False, 5)

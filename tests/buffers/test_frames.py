@@ -290,7 +290,7 @@ def test_each_image_takes_few_bytes():
         following = np.concatenate((stack[:, 1:], rng.integers(0, 256, (1, 1, 84, 84), dtype=np.uint8)), axis=1)
         buffer.add(stack, following, np.zeros((1, 1)), np.zeros(1), np.array([t % 40 == 39]), [{}])
         stack = following
-    columns = (buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts, buffer.sampler.tree[:])
+    columns = (buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts, buffer.priority_sampler.tree[:])
     n_bytes = buffer.observations.store.nbytes + sum(column.nbytes for column in columns)
     assert n_bytes / n <= 7_400
 

@@ -23,7 +23,7 @@ from tests.helpers.her import N_BITS, Player, make_env, make_her
 
 def assert_finished_episodes_have_mass(buffer: PrioritizedHerReplayBuffer) -> None:
     np.testing.assert_array_equal(buffer.masses > 0, buffer.ep_length > 0)
-    assert buffer.candidates().n == np.count_nonzero(buffer.ep_length)
+    assert buffer.draw_candidates().n == np.count_nonzero(buffer.ep_length)
 
 
 def test_only_finished_complete_episodes_have_mass():

@@ -33,7 +33,7 @@ def test_td_errors_given_to_add_set_priorities_but_not_the_maximum(scheme, n_cri
             given = dict(td_errors=th.tensor(td_errors)) if each is buffer else {}
             each.add(obs, obs, np.zeros((3, 2)), np.zeros(3), np.zeros(3), [{}] * 3, **given)
         reference.update_priorities(reference.transition_ids.max() - 2 + np.arange(3), td_errors)
-        reference.sampler.max_priority = 1.0
+        reference.priority_sampler.max_priority = 1.0
         np.testing.assert_array_equal(buffer.masses, reference.priorities)
         assert buffer.max_priority == 1.0
 

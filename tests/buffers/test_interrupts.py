@@ -150,7 +150,7 @@ def test_transitions_after_an_interrupt_do_not_have_the_masses_of_those_that_the
 
     fill([buffer], 2)
     with monkeypatch.context() as patched:
-        patched.setattr(buffer.sampler, "insert", interrupt)
+        patched.setattr(buffer.priority_sampler, "insert", interrupt)
         with pytest.raises(KeyboardInterrupt):
             buffer.sample(2)
     assert buffer.transition_ids.ravel().tolist() == [4, 5, 2, 3]
@@ -161,14 +161,14 @@ def test_new_transitions_have_the_largest_mass_after_an_interrupted_update(monke
     buffer = make_buffer(6, alpha=1.0)
     fill([buffer], 4)
     buffer.sample(2)
-    write = buffer.sampler.tree.write
+    write = buffer.priority_sampler.tree.write
 
     def write_and_interrupt(slots: np.ndarray, values: np.ndarray) -> None:
         write(slots, values)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(buffer.sampler.tree, "write", write_and_interrupt)
+        patched.setattr(buffer.priority_sampler.tree, "write", write_and_interrupt)
         with pytest.raises(KeyboardInterrupt):
             buffer.update_priorities([0], [100.0])
     fill([buffer], 1)

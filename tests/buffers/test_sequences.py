@@ -49,7 +49,7 @@ def test_every_window_equals_the_reference(kwargs, n_envs):
             if buffer.masses.any():
                 batch = buffer.sample(5)
                 assert buffer.update_priorities(batch.indices, np.ones(batch.mask.shape)) == 5
-    assert buffer.ids.next_step > 2 * buffer.buffer_size
+    assert buffer.numbering.next_step > 2 * buffer.buffer_size
 
 
 @pytest.mark.parametrize("length, period", [(4, None), (3, 2)])
@@ -199,7 +199,7 @@ def test_a_failed_add_changes_nothing_that_can_be_drawn():
     for arguments, keywords in bad:
         with pytest.raises(ValueError):
             buffer.add(*arguments, **{"states": states, **keywords})
-        assert buffer.ids.next_step == 9
+        assert buffer.numbering.next_step == 9
         assert reference.check(buffer)
     reference.play(5)
     reference.check(buffer)

@@ -93,7 +93,7 @@ def test_threads_add_sample_and_update_without_torn_or_lost_steps(kind):
     expected = buffer.ep_length > 0 if kind.startswith("her") else np.ones((n_rows, n_envs), bool)
     np.testing.assert_array_equal(buffer.masses > 0, expected)
     slots = np.flatnonzero(buffer.masses.ravel())
-    assert buffer.sampler.tree.total == pytest.approx(buffer.masses.sum())
+    assert buffer.priority_sampler.tree.total == pytest.approx(buffer.masses.sum())
     assert set(buffer.sample(2000).indices % buffer.masses.size) <= set(slots)
 
 

@@ -48,7 +48,7 @@ def test_an_actor_killed_between_two_runs_is_restarted():
     engine.dead.add(0)
     model.learn(60, reset_num_timesteps=False)
     assert env.pool.n_restarts_in_run == 1 and not env.pool.closed
-    assert model.replay_buffer.ids.next_id == 120
+    assert model.replay_buffer.numbering.next_id == 120
     assert_rows_hold(model.replay_buffer)
 
 
@@ -98,7 +98,7 @@ def test_an_environment_that_raises_sometimes_restarts_its_actor():
     env = local(Unlucky, 2, env_kwargs=dict(lifetime=17), max_restarts=100, in_flight=2)
     model = small(PERDQN, env, buffer_size=1000)
     model.learn(200)
-    assert model.num_timesteps == 200 == model.replay_buffer.ids.next_id
+    assert model.num_timesteps == 200 == model.replay_buffer.numbering.next_id
     assert assert_rows_hold(model.replay_buffer) > env.num_envs
     assert env.pool.n_restarts_in_run > 5 and env.pool.lost_transitions >= 5 * env.pool.n_restarts_in_run
 
@@ -134,7 +134,7 @@ def test_lost_chunks_are_requested_again_and_end_episodes():
     model = small(PERDQN, env, buffer_size=5000, n_steps=3)
     model.learn(211)
     buffer = model.replay_buffer
-    assert model.num_timesteps == 211 == buffer.ids.next_id
+    assert model.num_timesteps == 211 == buffer.numbering.next_id
     # Two calls of four steps in two environments are under way, of which a restart loses one or both.
     assert 8 * env.pool.n_restarts_in_run < env.pool.lost_transitions <= 16 * env.pool.n_restarts_in_run
     assert_rows_hold(buffer)

@@ -24,7 +24,7 @@ def test_steps_are_counted_as_sb3_counts_them():
         env = local(Tracked, n_actors, n_envs=n_envs, chunk=chunk)
         model, follower = small(PERDQN, env, train_freq=1, learning_starts=0), Follower()
         model.learn(total, callback=follower)
-        assert model.num_timesteps == total == model.replay_buffer.ids.next_id
+        assert model.num_timesteps == total == model.replay_buffer.numbering.next_id
         assert [seen["num_timesteps"] for seen in follower.seen] == [*range(env.num_envs, total, env.num_envs), total]
         for name in ("rewards", "dones", "infos", "new_obs"):
             assert sum(len(seen[name]) for seen in follower.seen) == total
@@ -158,7 +158,7 @@ def test_chunks_are_stored_when_they_arrive():
             self.ahead: list[int] = []
 
         def _on_step(self) -> bool:
-            self.ahead.append(self.model.replay_buffer.ids.next_id - self.num_timesteps)
+            self.ahead.append(self.model.replay_buffer.numbering.next_id - self.num_timesteps)
             assert_rows_hold(self.model.replay_buffer)
             return True
 
@@ -166,7 +166,7 @@ def test_chunks_are_stored_when_they_arrive():
         model = small(PERDQN, local(Tracked, 3, n_envs=2, chunk=10), buffer_size=buffer_size)
         callback = Ahead()
         model.learn(180, callback=callback)
-        assert min(callback.ahead) == 0 and model.replay_buffer.ids.next_id == 180
+        assert min(callback.ahead) == 0 and model.replay_buffer.numbering.next_id == 180
         assert least <= max(callback.ahead) <= most
 
 
@@ -197,7 +197,7 @@ def test_every_step_is_stored_once_in_whatever_order_chunks_arrive(choose):
     env = on_engine(Chosen(choose), 3, n_envs=2, lockstep=False, in_flight=2)
     model = small(PERDQN, env, buffer_size=2000)
     model.learn(301)
-    assert model.num_timesteps == 301 == model.replay_buffer.ids.next_id
+    assert model.num_timesteps == 301 == model.replay_buffer.numbering.next_id
     assert assert_rows_hold(model.replay_buffer) <= env.num_envs
     assert model._n_updates == 13  # one for each 24 transitions, and one for the rest
 

@@ -92,7 +92,7 @@ def test_a_run_without_lockstep_stores_every_step_once(session, closing, capsys)
     env = closing(Tracked, n_actors=3, n_envs=2)
     model = small(PERDQN, env, buffer_size=2000, verbose=1)
     model.learn(301, log_interval=10)
-    assert model.num_timesteps == 301 == model.replay_buffer.ids.next_id
+    assert model.num_timesteps == 301 == model.replay_buffer.numbering.next_id
     assert assert_rows_hold(model.replay_buffer) <= env.num_envs
     assert model._n_updates == 13  # one for each 24 transitions, and one for the rest
     assert "samples_per_insert" in capsys.readouterr().out
@@ -106,7 +106,7 @@ def test_a_killed_process_is_replaced(session, closing, tmp_path):
     model.learn(300)
     assert (tmp_path / "killed").exists()
     assert env.pool.n_restarts_in_run == 1 and env.pool.lost_transitions > 0
-    assert model.num_timesteps == 300 == model.replay_buffer.ids.next_id
+    assert model.num_timesteps == 300 == model.replay_buffer.numbering.next_id
     assert_rows_hold(model.replay_buffer)
 
 
@@ -296,7 +296,7 @@ LEARNER = """
             model.load_replay_buffer(checkpoint[1])
             print("resumed", model.num_timesteps, flush=True)
         model.learn(TOTAL - model.num_timesteps, Printing(40, "checkpoints"), reset_num_timesteps=checkpoint is None)
-        print("end", model.num_timesteps, model.replay_buffer.ids.next_id, flush=True)
+        print("end", model.num_timesteps, model.replay_buffer.numbering.next_id, flush=True)
         env.close()
 """
 
@@ -389,6 +389,6 @@ def test_two_nodes_give_the_local_result_and_the_run_survives_the_loss_of_one(cl
     env = acting_on_both()
     model = small(PERDQN, env, buffer_size=4000)
     model.learn(1000, callback=KillNode())
-    assert model.num_timesteps == 1000 == model.replay_buffer.ids.next_id
+    assert model.num_timesteps == 1000 == model.replay_buffer.numbering.next_id
     assert env.pool.n_restarts_in_run >= 1
     assert_rows_hold(model.replay_buffer)

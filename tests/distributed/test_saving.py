@@ -23,7 +23,7 @@ def test_a_model_saved_with_actors_loads(name, tmp_path):
     model.save_replay_buffer(tmp_path / name)
     loaded = PERDQN.load(tmp_path / "model", env=local(Tracked))
     loaded.load_replay_buffer(tmp_path / name)
-    assert loaded.replay_buffer.ids.next_id == model.replay_buffer.ids.next_id == 60
+    assert loaded.replay_buffer.numbering.next_id == model.replay_buffer.numbering.next_id == 60
     loaded.env.seed(77)
     loaded.learn(60, reset_num_timesteps=False)
     assert loaded.num_timesteps == 120

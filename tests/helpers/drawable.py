@@ -176,7 +176,7 @@ def assert_as_recorded(buffer: PrioritizedReplayBuffer, record: Record) -> None:
     assert held == record.held_ids()
     assert drawable == record.drawable_ids()
     assert n_demonstrations == record.n_demonstrations == len(buffer.demonstrations)
-    assert buffer.candidates().n == len(drawable)
+    assert buffer.draw_candidates().n == len(drawable)
 
 
 def assert_batch_as_recorded(batch: Any, record: Record) -> None:

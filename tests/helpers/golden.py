@@ -39,7 +39,7 @@ def expected_of(kind: str) -> Path:
 def contents(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """Return the contents of a buffer, oldest step first: numbers as they are, and arrays as checksums."""
     found: dict[str, Any] = {"size": buffer.size(), "pos": buffer.pos, "full": buffer.full}
-    found.update(max_priority=buffer.max_priority, beta=buffer.beta, next_step=buffer.ids.next_step)
+    found.update(max_priority=buffer.max_priority, beta=buffer.beta, next_step=buffer.numbering.next_step)
     for env in range(buffer.n_envs):
         for name, array in column(buffer, env).items():
             found[f"{name} {env}"] = _checksum(array)
@@ -59,7 +59,7 @@ def main() -> None:
         player = Player(buffer, seed=11)
         for n_steps in (11, 1):  # the rows wrap, and are in two files
             player.play(n_steps)
-            saved.save(buffer, num_timesteps=buffer.ids.next_id, keep=1)
+            saved.save(buffer, num_timesteps=buffer.numbering.next_id, keep=1)
         (path / ".lock").unlink()
         expected_of(kind).write_text(json.dumps(contents(buffer), indent=1) + "\n")
 

@@ -169,7 +169,7 @@ class Player:
 
 def snapshot(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """Copy everything that a draw or a save depends on, by name. The buffer does not change."""
-    state = buffer.state()
+    state = buffer.state_to_save()
     n = buffer.size()
     found: dict[str, Any] = copy.deepcopy({**state.numbers, **state.arrays})
     found.update({name: array[:n].copy() for name, array in state.by_row.items()})
@@ -223,7 +223,7 @@ def comparable(value: Any) -> str:
 
 def column(buffer: PrioritizedReplayBuffer, env: int) -> dict[str, Any]:
     """Return the complete transitions of one environment, oldest first, with their masses."""
-    n = buffer.ids.n // buffer.n_envs
+    n = buffer.numbering.n // buffer.n_envs
     rows = (buffer.pos - n + np.arange(n)) % buffer.buffer_size
     slots = rows * buffer.n_envs + env
     found = {name: getattr(buffer, name)[rows, env] for name in ("actions", "rewards", "dones", "timeouts")}

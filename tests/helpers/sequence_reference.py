@@ -145,7 +145,7 @@ class Reference:
         assert drawn == expected if is_whole else drawn <= expected
         if not len(slots):
             return []
-        batch = buffer.read(slots)
+        batch = buffer.read_drawn(slots)
         np.testing.assert_array_equal(batch.indices, buffer.transition_ids.ravel()[slots])
         places = {step.number: (e, i) for e, steps in enumerate(self.steps) for i, step in enumerate(steps)}
         learned = []

@@ -46,7 +46,7 @@ def test_the_newest_steps_that_fit_are_loaded(kind, n_rows, steps_per_save, tmp_
         order = [np.argsort(np.concatenate([column(b, e)["masses"][-n:] for e in range(2)])) for b in (loaded, buffer)]
         np.testing.assert_array_equal(*order)
     assert (loaded.beta, loaded.max_priority) == (buffer.beta, buffer.max_priority)
-    assert loaded.transition_ids[loaded.transition_ids >= 0].min(initial=10**9) >= buffer.ids.next_id
+    assert loaded.transition_ids[loaded.transition_ids >= 0].min(initial=10**9) >= buffer.numbering.next_id
     Player(loaded, seed=1).play(5)
     saved.save(loaded)
     assert_same(snapshot(load_buffer(make(kind, n_rows), saved.path)), snapshot(loaded))
@@ -81,11 +81,11 @@ def test_complete_sequences_are_loaded(n_rows, tmp_path):
     loaded = load_buffer(make("sequences", n_rows), tmp_path / "x.buffer")
     assert_same_newest_steps(loaded, buffer, with_masses=False)
     n, ids = loaded.size(), loaded.transition_ids
-    old_ids = ids - loaded.ids.next_id + buffer.ids.next_id
+    old_ids = ids - loaded.numbering.next_id + buffer.numbering.next_id
     for row, env in np.argwhere(loaded.masses > 0):
         slot, old_slot = row * 2 + env, old_ids[row, env] % 32
         assert loaded.masses[row, env] == buffer.masses.reshape(-1)[old_slot] > 0
-        new, old = (b.read(np.array([s])) for b, s in ((loaded, slot), (buffer, old_slot)))
+        new, old = (b.read_drawn(np.array([s])) for b, s in ((loaded, slot), (buffer, old_slot)))
         for name in ("observations", "actions", "rewards", "mask"):
             np.testing.assert_array_equal(getattr(new, name), getattr(old, name), err_msg=name)
         for state, saved in zip(new.states, old.states, strict=True):
@@ -104,7 +104,7 @@ def test_frames_of_the_model_win_over_saved_ones(frames, n_rows, tmp_path):
         loaded = load_buffer(make("frames", n_rows, frames=frames, scheme="rank"), tmp_path / "x.buffer")
     assert_same_newest_steps(loaded, buffer, with_masses=False)
     assert loaded.settings.frames == frames
-    assert np.count_nonzero(loaded.masses) == loaded.ids.n
+    assert np.count_nonzero(loaded.masses) == loaded.numbering.n
 
 
 # ---- another scheme

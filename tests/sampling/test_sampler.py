@@ -36,9 +36,9 @@ class Pair:
         self.ids.next_step += 1
         slots = self.ids.slots_of_newest_rows(1)
         given = np.where(self.rng.random(len(slots)) < 0.5, self.rng.exponential(size=len(slots)) + 0.1, np.nan)
-        own_values = np.full(self.ids.capacity, np.nan)
-        own_values[slots] = given
-        self.sampler.insert(slots, own_values)
+        given_values = np.full(self.ids.capacity, np.nan)
+        given_values[slots] = given
+        self.sampler.insert(slots, given_values)
         new = self.max_priority**ALPHA
         self.masses |= {slot: new if np.isnan(mass) else mass for slot, mass in zip(slots.tolist(), given, strict=True)}
 
