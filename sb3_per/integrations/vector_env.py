@@ -134,6 +134,9 @@ class FromVectorEnv(VecEnv):
             for i in np.flatnonzero(ended).tolist():
                 last[i] = source.form.of_one(vector_infos["final_obs"][i])
                 self.reset_infos[i], infos[i] = infos[i], final_infos[i]
+                # A wrapper around all environments adds what it counted to the infos of the reset.
+                if "episode" in self.reset_infos[i]:
+                    infos[i].setdefault("episode", self.reset_infos[i].pop("episode"))
         restarts = cut if source.restarts_in_step else dones
         if restarts.any():
             for i, info in source.restart(np.flatnonzero(restarts), cut, self._actions, observations).items():

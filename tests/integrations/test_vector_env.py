@@ -233,7 +233,10 @@ def test_an_environment_that_resets_others_too_is_refused() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_wrappers_of_gymnasium_may_be_around_the_vector_environment(mode: AutoresetMode) -> None:
     vector = SyncVectorEnv([cartpole] * N, autoreset_mode=mode)
-    env = from_vector_env(gym.wrappers.vector.RecordEpisodeStatistics(vector))
+    # Its returns are without the factor, so they are not replaced by others.
+    counting = gym.wrappers.vector.RecordEpisodeStatistics(vector)
+    wrapped = gym.wrappers.vector.TransformReward(counting, lambda rewards: 2 * rewards)
+    env = from_vector_env(wrapped)
     expected = from_vector_env(SyncVectorEnv([cartpole] * N))
     env.seed(0), expected.seed(0)
     assert equal(env.reset(), expected.reset())
