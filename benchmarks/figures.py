@@ -73,6 +73,23 @@ def times(name: str, row: str) -> str:
     return f"{ratio(name, row):.2g}"
 
 
+def missed_line(name: str, row: dict[str, Any], target: float) -> str:
+    """
+    Write a row that misses its target.
+
+    :param name: name of its file in ``docs/benchmarks``, without its ending
+    :param row: the row
+    :param target: its target
+    :return: a line of a table
+    """
+    what = row["what"].replace("sbx.", "sb3_per.sbx.")
+    against = row["against"].replace("on cuda", f"on an {name.partition('/')[0].upper()}")
+    figure = f"{row['figure']:.3g}"
+    if row.get("runs", 1) > 1:
+        figure += f" ({row['low']:.3g} to {row['high']:.3g} in {row['runs']} runs)"
+    return f"| {what} | {against} | {figure} | {target:g} |"
+
+
 def missed() -> str:
     """Make a table of the targets that are missed."""
     lines = ["| what | compared with | figure | target |", "|---|---|---|---|"]
@@ -80,12 +97,7 @@ def missed() -> str:
         for key, row in measured(name).items():
             target = targets.target_of(name.rpartition("/")[2], key)
             if row["figure"] > target:
-                what = row["what"].replace("sbx.", "sb3_per.sbx.")
-                against = row["against"].replace("on cuda", f"on an {name.partition('/')[0].upper()}")
-                figure = f"{row['figure']:.3g}"
-                if row.get("runs", 1) > 1:
-                    figure += f" ({row['low']:.3g} to {row['high']:.3g} in {row['runs']} runs)"
-                lines.append(f"| {what} | {against} | {figure} | {target:g} |")
+                lines.append(missed_line(name, row, target))
     return "\n\n" + "\n".join(lines) + "\n\n"
 
 

@@ -67,7 +67,7 @@ def test_no_return_runs_from_one_chunk_into_the_next():
             chunk = chunk_of(np.random.default_rng(0), 4)
             chunk.update(rewards=np.ones(4), dones=np.zeros(4), timeouts=np.zeros(4))
             buffer.append_rows(**chunk)
-        batch = buffer.read(np.arange(8))
+        batch = buffer.read_drawn(np.arange(8))
         np.testing.assert_array_equal(batch.rewards.ravel(), [1.875, 1.75, 1.5, 1.0] * 2)
         np.testing.assert_array_equal(batch.discounts.ravel(), [0.0625, 0.125, 0.25, 0.5] * 2)
         assert not batch.dones.any()
@@ -75,7 +75,7 @@ def test_no_return_runs_from_one_chunk_into_the_next():
     for handles_timeouts, expected in ((True, [0, 0, 0, 1]), (False, [0, 1, 0, 1])):
         buffer = make_buffer(20, handle_timeout_termination=handles_timeouts)
         buffer.append_rows(**{**chunk_of(np.random.default_rng(0), 4), **ends})
-        np.testing.assert_array_equal(buffer.read(np.arange(4)).dones.ravel(), expected)
+        np.testing.assert_array_equal(buffer.read_drawn(np.arange(4)).dones.ravel(), expected)
 
 
 def test_chunks_follow_single_steps_and_a_reset():

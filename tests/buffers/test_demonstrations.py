@@ -239,7 +239,7 @@ def test_demonstrations_are_read_like_ordinary_transitions(obs_space, n_steps):
     env = normalizer(space, ACTION_SPACES["box"]) if obs_space == "box" else None
     batch = buffer.sample(20, env=env)
     slots = batch.indices[10:] - demonstration_ids(buffer)[0]
-    expected = plain.read(slots, env)
+    expected = plain.read_drawn(slots, env)
     for name in ("observations", "actions", "next_observations", "dones", "rewards", "discounts"):
         value = getattr(batch, name)
         half = {k: v[10:] for k, v in value.items()} if isinstance(value, dict) else None if value is None else value[10:]

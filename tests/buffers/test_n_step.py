@@ -79,7 +79,7 @@ def test_n_step_sample_equals_stock(n_steps, n_rows_added, normalize, monkeypatc
 
 def every_window(buffer: PrioritizedReplayBuffer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the episodes in which all windows begin and end, and the lengths of the windows."""
-    batch = buffer.read(np.flatnonzero(buffer.masses))
+    batch = buffer.read_drawn(np.flatnonzero(buffer.masses))
     obs, next_obs = batch.observations, batch.next_observations
     if isinstance(obs, dict):
         obs, next_obs = obs["observation"], next_obs["observation"]

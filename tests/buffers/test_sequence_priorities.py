@@ -51,7 +51,7 @@ def test_stale_windows_are_skipped():
         # Steps that were padding, or may have been, get NaN, which must not count.
         is_held = np.isin(ids, buffer.transition_ids[buffer.masses > 0])
         mask = np.zeros((3, len(ids)), bool)
-        mask[:, is_held] = buffer.read(ids[is_held] % buffer.masses.size).mask if is_held.any() else False
+        mask[:, is_held] = buffer.read_drawn(ids[is_held] % buffer.masses.size).mask if is_held.any() else False
         td_errors[1:] = np.where(mask[1:], td_errors[1:], np.nan)
         before = buffer.masses
         written = buffer.update_priorities(ids, td_errors)

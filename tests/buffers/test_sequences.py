@@ -213,7 +213,7 @@ def test_states_may_be_arrays_or_tensors():
         if number < 5:
             states = tuple(th.tensor(state, requires_grad=True) for state in states)
         buffer.add(zeros, zeros, np.zeros((2, 1)), np.zeros(2), np.zeros(2), [{}] * 2, states=states)
-    batch = buffer.read(np.array([0, 5, 8]))
+    batch = buffer.read_drawn(np.array([0, 5, 8]))
     for state, expected in zip(batch.states, states_of(np.array([0.0, 3.0, 5.0])), strict=True):
         assert state.dtype is th.float32 and state.is_contiguous()
         np.testing.assert_array_equal(state, expected)
@@ -255,7 +255,7 @@ def test_windows_contain_the_observations_of_single_transitions(obs_space, norma
     for b, id_ in enumerate(batch.indices):
         n_before, n_learned = int(batch.prefix_lengths[b]), int(batch.mask[:, b].sum())
         slots = (id_ + np.arange(-n_before, n_learned) * 2) % 80
-        expected = plain.read(slots, env)
+        expected = plain.read_drawn(slots, env)
         for key in space.spaces if is_dict else [None]:
             get = (lambda obs, key=key: obs[key]) if is_dict else (lambda obs: obs)
             assert th.equal(get(batch.prefix)[:n_before, b], get(expected.observations)[:n_before])

@@ -33,7 +33,7 @@ def test_actors_compute_the_td_errors_of_the_learner(name):
             buffer.append_rows(**{name: part[:, i] for name, part in steps.items()})
         random_state.set_current(before)
         in_order_of_actor = np.arange(10).reshape(2, 5).T.ravel()
-        of_learner = model.td_errors(buffer.read(in_order_of_actor)).numpy()
+        of_learner = model.td_errors(buffer.read_drawn(in_order_of_actor)).numpy()
         np.testing.assert_allclose(of_actor.reshape(10, -1), of_learner, rtol=1e-4, atol=1e-5)
         assert np.abs(of_actor).max() > 0
 
@@ -48,7 +48,7 @@ def test_actors_use_the_target_network_of_the_learner():
     model.learn(20)
     assert not th.equal(model.q_net_target.q_net[0].weight, before["q_net_target.q_net.0.weight"])
     model.policy.load_state_dict(before)
-    of_learner = model.td_errors(model.replay_buffer.read(np.arange(20))).numpy()
+    of_learner = model.td_errors(model.replay_buffer.read_drawn(np.arange(20))).numpy()
     np.testing.assert_allclose(engine.chunks[0].steps["td_errors"].ravel(), of_learner.ravel(), rtol=1e-4, atol=1e-5)
 
 
@@ -58,7 +58,7 @@ def test_new_transitions_get_the_priorities_of_actors():
     model.learn(40)
     buffer = model.replay_buffer
     assert buffer.max_priority == 1.0 and buffer.settings.initial_priority == "max"
-    td_errors = model.td_errors(buffer.read(np.arange(40))).numpy().ravel()
+    td_errors = model.td_errors(buffer.read_drawn(np.arange(40))).numpy().ravel()
     np.testing.assert_allclose(buffer.masses.ravel()[:40], (np.abs(td_errors) + 1e-6) ** 0.6, rtol=1e-4)
 
 

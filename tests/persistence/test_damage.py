@@ -240,7 +240,7 @@ def test_a_save_writes_damaged_files_again(tmp_path):
 class Faulty(PrioritizedReplayBuffer):
     """A buffer that cannot be restored."""
 
-    def load(self, *args: Any, **kwargs: Any) -> None:
+    def restore_state(self, *args: Any, **kwargs: Any) -> None:
         raise TypeError("a mistake")
 
 

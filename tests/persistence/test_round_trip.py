@@ -76,12 +76,12 @@ class Noted(PrioritizedReplayBuffer):
         super().make_parts(draw_settings)
         self.notes = np.zeros((self.buffer_size, self.n_envs), np.float32)
 
-    def state(self) -> BufferState:
-        state = super().state()
+    def state_to_save(self) -> BufferState:
+        state = super().state_to_save()
         return state._replace(by_row={**state.by_row, "notes": self.notes})
 
-    def load(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
-        super().load(state, keeps_masses, is_whole)
+    def restore_state(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+        super().restore_state(state, keeps_masses, is_whole)
         self.notes[:] = state.by_row["notes"]
 
 
