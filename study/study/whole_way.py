@@ -20,10 +20,11 @@ import numpy as np
 from . import campaign as campaigns
 from .campaign import Campaign, Contrast
 from .control import ARMS as DRAWS
-from .control import NET_ARCH, ControlSuiteEnv, first_seed_of
+from .control import ControlSuiteEnv, first_seed_of
+from .wall_clock import LENGTH, N_ENVS, settings_of
 
 STOCK, TORCH, COMPILED = "SAC", "PERSAC", "PERSAC, compiled, EnvPool"
-N_ENVS, LENGTH, N_CORES = 32, 1_000, 2
+N_CORES = 2
 WINDOW, LEVEL = 100, 200.0  # episodes whose mean return reaches the level
 CAP = 3_600.0  # seconds after which a run is stopped
 
@@ -68,14 +69,7 @@ def learn(arm: str, n_updates: int, rate: float, seed: int, start: float, found:
     model = algorithm_of(arm)(
         "MlpPolicy",
         env,
-        learning_rate=rate,
-        learning_starts=LENGTH * N_ENVS,
-        train_freq=1,
-        gradient_steps=n_updates,
-        batch_size=256,
-        buffer_size=1_000_000,
-        policy_kwargs=dict(net_arch=NET_ARCH),
-        seed=first_seed_of(seed),
+        **settings_of(n_updates, rate, seed),
         device="cpu",
     )
     returns: deque[float] = deque(maxlen=WINDOW)
