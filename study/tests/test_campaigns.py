@@ -21,7 +21,7 @@ def columns_with(each, score: float) -> dict:
     """Make the columns of a run with this score."""
     if each.is_log or each.is_cost:
         steps = math.exp(-score) if each.is_log else -score
-        return {"steps": steps, "updates": steps, "solved": 1, "score": 1.0}
+        return {"steps": steps, "updates": steps, "time": steps, "solved": 1, "score": 1.0}
     if each.name == "actors":
         return {"score": score}
     if each in control.CAMPAIGNS:
