@@ -33,8 +33,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms import pretraining
-from sb3_per.algorithms.action_spaces import require_fitting_actions
-from sb3_per.algorithms.collecting import buffer_columns, collecting_env_in, n_columns
+from sb3_per.algorithms.collecting import collecting_env_in, n_columns
 from sb3_per.algorithms.metrics import Recorded, demonstration_metrics, record
 from sb3_per.algorithms.signatures import shows_arguments_of
 from sb3_per.algorithms.zip_entry import (
@@ -64,6 +63,15 @@ from sb3_per.sampling.schemes import SCHEMES, make_scheme
 from sb3_per.utils.checks import FRACTION, check_argument, integer
 from sb3_per.utils.origin import is_overridden
 from sb3_per.utils.parents import overrides
+
+# By the name of a class, or of the first of its bases that stands here: the actions that it takes, the space that it does not
+# take, and the class that does.
+_ACTIONS: dict[str, tuple[str, type[spaces.Space], str]] = {
+    "PERRecurrentSAC": ("continuous", spaces.Discrete, "PERRecurrentDQN"),
+    "PERRecurrentDQN": ("discrete", spaces.Box, "PERRecurrentSAC"),
+    **dict.fromkeys(("SAC", "TD3", "DDPG", "TQC", "CrossQ"), ("continuous", spaces.Discrete, "PERDQN")),
+    **dict.fromkeys(("DQN", "QRDQN"), ("discrete", spaces.Box, "PERSAC")),
+}
 
 
 @overrides("_wrap_env", "_setup_model", "_setup_learn", "_update_current_progress_remaining", "_excluded_save_params")
@@ -95,6 +103,12 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     #: number of updates of a priority whose transition was overwritten in the meantime
     n_stale_updates = 0
 
+    # Class of the buffer if the user names none: for vectors or images, and for Dict observations.
+    _default_buffer_classes: ClassVar[tuple[type[PrioritizedReplayBuffer], type[PrioritizedReplayBuffer]]] = (
+        PrioritizedReplayBuffer,
+        PrioritizedDictReplayBuffer,
+    )
+
     # Whether the next step follows the newest one in the buffer. If not, `learn` ends the episodes in the buffer.
     _buffer_continues = False
 
@@ -103,7 +117,14 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     @classmethod
     def _wrap_env(cls, env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         wrapped = super()._wrap_env(env, verbose, monitor_wrapper)
-        require_fitting_actions(cls, wrapped.action_space)
+        space = wrapped.action_space
+        for base in cls.__mro__:
+            if base.__name__ in _ACTIONS:
+                taken, refused, other = _ACTIONS[base.__name__]
+                if isinstance(space, refused):  # SB3 would refuse it later, without the name of the other class
+                    raise AssertionError(
+                        f"{cls.__name__} is for {taken} actions, and this environment has {space}: take {other}"
+                    )
         return wrapped
 
     def _setup_model(self) -> None:
@@ -112,16 +133,16 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         self.replay_buffer_class = self._prioritized_class(self.replay_buffer_class)
         if self.replay_buffer is not None:
             self.replay_buffer = self.replay_buffer  # `load` was given it: SB3 has set it past the property
-        # SB3 makes the buffer from the attribute. The model keeps, and saves, only what the user gave.
-        settings = self.replay_buffer_kwargs
-        self.replay_buffer_kwargs = self._buffer_settings()
+        # SB3 makes the buffer from these attributes. The model keeps, and saves, only what the user gave.
+        settings, n_envs = self.replay_buffer_kwargs, self.n_envs
+        self.replay_buffer_kwargs, self.n_envs = self._buffer_settings(), n_columns(self)
         try:
-            with buffer_columns(self), warnings.catch_warnings():
+            with warnings.catch_warnings():
                 # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
                 warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
                 super()._setup_model()
         finally:
-            self.replay_buffer_kwargs = settings
+            self.replay_buffer_kwargs, self.n_envs = settings, n_envs
         if "storage_folder" in settings:  # as an absolute path, because a zip may be loaded from elsewhere
             settings["storage_folder"] = self.replay_buffer.settings.storage_folder
         self.replay_buffer.beta_schedule.go_on_from(beta)
@@ -167,12 +188,6 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         self.replay_buffer_kwargs = settings
         return beta
 
-    def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
-        """Choose the class of the buffer, if the user names none or a class of SB3."""
-        if isinstance(self.observation_space, spaces.Dict):
-            return PrioritizedDictReplayBuffer
-        return PrioritizedReplayBuffer
-
     def _prioritized_class(self, given: type | None) -> type[PrioritizedReplayBuffer]:
         """
         Find the prioritized counterpart of a class of SB3.
@@ -184,7 +199,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         if given is not None and issubclass(given, PrioritizedReplayBuffer):
             return given
         chosen = None if given is None else stock_choice(given)
-        counterpart = self._default_buffer_class() if chosen is None else PRIORITIZED_CLASSES[chosen]
+        default = self._default_buffer_classes[isinstance(self.observation_space, spaces.Dict)]
+        counterpart = default if chosen is None else PRIORITIZED_CLASSES[chosen]
         if given is not None and given not in PRIORITIZED_CLASSES:
             name = type(self).__name__
             raise ValueError(
@@ -285,7 +301,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
                 f"{name} with {buffer.scheme} is not supported: the scheme replaces the loss of scalar TD errors, and the "
                 f"critics have no such loss. Use one of {[each for each in SCHEMES if not SCHEMES[each].replaces_loss]}"
             )
-        is_recurrent = issubclass(self._default_buffer_class(), PrioritizedSequenceReplayBuffer)
+        is_recurrent = issubclass(self._default_buffer_classes[0], PrioritizedSequenceReplayBuffer)
         if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not is_recurrent:
             raise NotImplementedError(
                 f"{name} with {type(buffer).__name__} is not supported: it is not recurrent and learns from single "
@@ -478,7 +494,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         # say how it is copied and pickled, which is not what is wanted here.
         stock = object.__new__(type(self))
         vars(stock).update(vars(self))
-        if self.replay_buffer_class in (PrioritizedHerReplayBuffer, self._default_buffer_class()):  # no user's class
+        if self.replay_buffer_class in (PrioritizedHerReplayBuffer, *self._default_buffer_classes):  # no user's class
             stock.replay_buffer_class = stock_choice(self.replay_buffer_class)
         buffer = getattr(self, "replay_buffer", None)  # a user may have deleted it
         beta = 0.0 if buffer is None else buffer.beta

@@ -14,7 +14,7 @@ from stable_baselines3.common.noise import ActionNoise
 
 from sb3_per.algorithms.recurrent.networks import ActingStates, WindowSteps, transitions_in, zero_at_starts, zero_states
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.utils.parents import overrides
 
 
@@ -27,6 +27,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     :raises ValueError: for an argument that contradicts ``replay_buffer_kwargs``
     """
+
+    _default_buffer_classes = (PrioritizedSequenceReplayBuffer, PrioritizedDictSequenceReplayBuffer)
 
     sequence_length: int
     burn_in: int
@@ -138,11 +140,6 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         return transitions.observations.in_windows(td_errors.detach()), metrics
 
     # ---- the buffer
-
-    def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
-        if isinstance(self.observation_space, spaces.Dict):
-            return PrioritizedDictSequenceReplayBuffer
-        return PrioritizedSequenceReplayBuffer
 
     def _buffer_settings(self) -> dict[str, Any]:
         settings = super()._buffer_settings()
