@@ -103,7 +103,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     #: number of updates of a priority whose transition was overwritten in the meantime
     n_stale_updates = 0
 
-    # Class of the buffer if the user names none: for vectors or images, and for Dict observations.
+    # Classes of the buffer if the user names none: for observations that are arrays, and for Dict observations.
     _default_buffer_classes: ClassVar[tuple[type[PrioritizedReplayBuffer], type[PrioritizedReplayBuffer]]] = (
         PrioritizedReplayBuffer,
         PrioritizedDictReplayBuffer,
@@ -199,8 +199,11 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         if given is not None and issubclass(given, PrioritizedReplayBuffer):
             return given
         chosen = None if given is None else stock_choice(given)
-        default = self._default_buffer_classes[isinstance(self.observation_space, spaces.Dict)]
-        counterpart = default if chosen is None else PRIORITIZED_CLASSES[chosen]
+        if chosen is not None:
+            counterpart = PRIORITIZED_CLASSES[chosen]
+        else:
+            for_arrays, for_dicts = self._default_buffer_classes
+            counterpart = for_dicts if isinstance(self.observation_space, spaces.Dict) else for_arrays
         if given is not None and given not in PRIORITIZED_CLASSES:
             name = type(self).__name__
             raise ValueError(
