@@ -175,6 +175,42 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
         """
         raise NotImplementedError(f"{cls.__name__} must implement _update(), which updates the networks once")
 
+    # ---- construction
+
+    def _setup_model(self) -> None:
+        self.device = th.device("cpu")  # of the buffer, wherever the networks are
+        super()._setup_model()
+        self._check_overridden()
+        self._make_rates_adjustable()
+        self._set_networks(with_arrays(self._networks()))
+
+    def _check_buffer(self, buffer: PrioritizedReplayBuffer) -> None:
+        super()._check_buffer(buffer)
+        if type(buffer.scheme).__hash__ is None:
+            name = type(buffer.scheme).__name__
+            raise TypeError(f"{name} must be hashable for the compiler: write @dataclass(eq=False) in place of @dataclass")
+        for setting, value in buffer.scheme.settings.items():
+            try:
+                pickle.dumps(value)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                name = type(buffer.scheme).__name__
+                raise TypeError(f"{name}.{setting} must be picklable, to be saved and compiled: {error}") from error
+        one = jnp.ones((1, 1))
+        try:
+            jax.eval_shape(buffer.scheme.jax_loss, one, one, one)
+        except NotImplementedError as error:
+            raise NotImplementedError(f"{type(self).__name__} with {buffer.scheme} is not supported: {error}") from error
+
+    def _check_overridden(self) -> None:
+        """Refuse a user's override of a function of SBX that is never called."""
+        for cls in type(self).__mro__:
+            for name in self.bypassed_functions:
+                if is_user_defined(cls) and name in vars(cls):
+                    raise NotImplementedError(
+                        f"{type(self).__name__} with {cls.__name__}.{name}() is not supported: it has no effect, as _update() "
+                        "computes the critics' loss. Override that"
+                    )
+
     # ---- the loop
 
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
@@ -254,6 +290,17 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             return jax_batch._replace(actor_observations=jax_batch.observations)
         drawn = self.replay_buffer.sample_observations(len(batch.weights), env=self.get_vec_normalize_env())
         return jax_batch._replace(actor_observations=as_input(drawn, self.observation_space))
+
+    def _reset_networks_if_due(self) -> None:
+        """Reset parameters as SBX does, if a step of ``param_resets`` has been reached."""
+        before = self._networks()
+        n_resets = self.reset_idx
+        self._maybe_reset_params()
+        if self.reset_idx > n_resets:
+            self._make_rates_adjustable()
+            # The new numbers with the functions from before, because new functions would be compiled again.
+            numbers = jax.tree.leaves(with_arrays(self._networks()))
+            self._set_networks(jax.tree.unflatten(jax.tree.structure(before), numbers))
 
     def _compute(self, jax_batches: list[Batch]) -> tuple[Any, jax.Array, list[StepOutput]]:
         """
@@ -389,53 +436,6 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
                 # Keep the moments of a loaded model.
                 opt_state = optimizer.init(state.params)._replace(inner_state=state.opt_state)
                 setattr(self.policy, name, state.replace(tx=optimizer, opt_state=opt_state))
-
-    # ---- construction
-
-    def _setup_model(self) -> None:
-        self.device = th.device("cpu")  # of the buffer, wherever the networks are
-        super()._setup_model()
-        self._check_overridden()
-        self._make_rates_adjustable()
-        self._set_networks(with_arrays(self._networks()))
-
-    def _reset_networks_if_due(self) -> None:
-        """Reset parameters as SBX does, if a step of ``param_resets`` has been reached."""
-        before = self._networks()
-        n_resets = self.reset_idx
-        self._maybe_reset_params()
-        if self.reset_idx > n_resets:
-            self._make_rates_adjustable()
-            # The new numbers with the functions from before, because new functions would be compiled again.
-            numbers = jax.tree.leaves(with_arrays(self._networks()))
-            self._set_networks(jax.tree.unflatten(jax.tree.structure(before), numbers))
-
-    def _check_buffer(self, buffer: PrioritizedReplayBuffer) -> None:
-        super()._check_buffer(buffer)
-        if type(buffer.scheme).__hash__ is None:
-            name = type(buffer.scheme).__name__
-            raise TypeError(f"{name} must be hashable for the compiler: write @dataclass(eq=False) in place of @dataclass")
-        for setting, value in buffer.scheme.settings.items():
-            try:
-                pickle.dumps(value)
-            except (pickle.PicklingError, AttributeError, TypeError) as error:
-                name = type(buffer.scheme).__name__
-                raise TypeError(f"{name}.{setting} must be picklable, to be saved and compiled: {error}") from error
-        one = jnp.ones((1, 1))
-        try:
-            jax.eval_shape(buffer.scheme.jax_loss, one, one, one)
-        except NotImplementedError as error:
-            raise NotImplementedError(f"{type(self).__name__} with {buffer.scheme} is not supported: {error}") from error
-
-    def _check_overridden(self) -> None:
-        """Refuse a user's override of a function of SBX that is never called."""
-        for cls in type(self).__mro__:
-            for name in self.bypassed_functions:
-                if is_user_defined(cls) and name in vars(cls):
-                    raise NotImplementedError(
-                        f"{type(self).__name__} with {cls.__name__}.{name}() is not supported: it has no effect, as _update() "
-                        "computes the critics' loss. Override that"
-                    )
 
 
 def loop_lengths(n: int) -> list[int]:
