@@ -51,7 +51,7 @@ PROMISES: dict[str, tuple[list[str], list[str]]] = {
 
 def continued_with_the_same_buffer(results: dict[str, Any]) -> None:
     buffer = results["model"].replay_buffer
-    assert buffer.ring.max_next_step == 600
+    assert buffer.numbering.next_step == 600
     n_batches = 600 - 100  # from learning_starts on
     assert buffer.beta == pytest.approx(0.4 + 0.6 * n_batches / 600, abs=0.01)
 
