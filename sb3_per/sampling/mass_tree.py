@@ -118,7 +118,26 @@ class MassTree(ABC):
         :return: arrays, see :meth:`load`
         """
 
-    # ---- the same for all
+    # ---- the same for all, or almost all
+
+    def state_by_slot(self) -> dict[str, np.ndarray]:
+        """
+        Return what a file holds of the tree. A tree whose values do not say everything overrides this and the next one.
+
+        :return: arrays of shape (capacity,): ``values``, see :meth:`values`, and in a tree of ranks ``ranks``. Read only
+        """
+        return {"values": self.values()}
+
+    def in_order_of_writes(self, slots: np.ndarray, state: dict[str, np.ndarray]) -> np.ndarray:
+        """
+        Sort slots so that writing their values in this order brings a saved tree back.
+
+        :param slots: int64 of shape (n,)
+        :param state: from :meth:`state_by_slot`
+        :return: the slots in this order
+        :raises ValueError: if the state contradicts itself
+        """
+        return slots
 
     def load(self, state: dict[str, Any]) -> None:
         """

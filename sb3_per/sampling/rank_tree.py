@@ -75,6 +75,20 @@ class RankTree(MassTree):
         by_slot[slots] = priorities
         return by_slot
 
+    def state_by_slot(self) -> dict[str, np.ndarray]:
+        """See :meth:`MassTree.state_by_slot`. Equal priorities have an order, so ``ranks`` say it: int64, -1 for no rank."""
+        slots, _ = rank_kernels.entries(self._order)
+        ranks = np.full(self.capacity, -1)
+        ranks[slots] = np.arange(len(slots))
+        return {"values": self.values(), "ranks": ranks}
+
+    def in_order_of_writes(self, slots: np.ndarray, state: dict[str, np.ndarray]) -> np.ndarray:
+        """See :meth:`MassTree.in_order_of_writes`. Of equal priorities, the one that is written last ranks first."""
+        ranks = state["ranks"][slots]
+        if len(np.unique(ranks)) != len(slots):
+            raise ValueError("each slot must have a rank of its own")
+        return np.asarray(slots[np.argsort(-ranks, kind="stable")])
+
     def state(self, n_slots: int) -> dict[str, np.ndarray]:
         """
         Return the order of the priorities.

@@ -106,8 +106,7 @@ class PriorityScheme:
     #: Whether unstratified draws may be those of SB3's own buffer, with the same random numbers.
     may_draw_as_sb3: bool = False
 
-    #: Whether only the order of the priorities counts. The tree takes priorities then, infinity for new transitions, and
-    #: :meth:`mass` and :meth:`new_mass` are not called.
+    #: Whether only the order of the priorities counts, as in :class:`RankBased`. :meth:`mass` gives the tree priorities then.
     ranks_priorities: bool = False
 
     #: Largest mass that a transition may come with.
@@ -317,6 +316,7 @@ class RankBased(PriorityScheme):
     """
 
     ranks_priorities = True
+    largest_mass = np.inf
 
     def __init__(self, alpha: float = 0.7, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
@@ -328,6 +328,14 @@ class RankBased(PriorityScheme):
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """``p = |td| + 1e-6``, which is never 0. Errors that differ by less than 1e-22 rank alike."""
         return abs_td_errors + DEFAULT_EPSILON
+
+    def mass(self, priority: np.ndarray | float) -> np.ndarray:
+        """Return the priority: the tree ranks it, and makes the mass of the rank."""
+        return np.asarray(priority)
+
+    def new_mass(self, max_priority: float) -> np.ndarray | float:
+        """Return infinity: new transitions rank first."""
+        return np.inf
 
 
 class LAP(PriorityScheme):
@@ -538,7 +546,7 @@ def try_scheme(scheme: PriorityScheme) -> None:
         raise ValueError(
             f"{scheme}.mass() gave {scheme.mass(priorities)}: with draws_uniformly = True, all masses must be equal"
         )
-    new_mass = 1.0 if scheme.ranks_priorities else scheme.new_mass(1.0)
+    new_mass = scheme.new_mass(1.0)
     if not LEAST_MASS <= new_mass <= scheme.largest_mass:
         raise ValueError(f"{scheme}.new_mass() gave {new_mass}: it must be above 0 and at most {scheme.largest_mass}")
     weights = np.asarray(scheme.weights(np.array([0.5, 1.0]), 0.5))

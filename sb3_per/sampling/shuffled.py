@@ -24,13 +24,17 @@ class Shuffled(PriorityScheme):
         self.draws_uniformly = scheme.draws_uniformly
         self.may_draw_as_sb3 = scheme.may_draw_as_sb3
         self.ranks_priorities = scheme.ranks_priorities
-        self.largest_mass = scheme.largest_mass
         self.replaces_loss = scheme.replaces_loss
 
     @property
     def settings(self) -> dict[str, Any]:
         """See :attr:`PriorityScheme.settings`."""
         return {"scheme": self.scheme}
+
+    @property
+    def largest_mass(self) -> float:  # type: ignore[override]
+        """See :attr:`PriorityScheme.largest_mass`."""
+        return self.scheme.largest_mass
 
     @property
     def is_user_defined(self) -> bool:
