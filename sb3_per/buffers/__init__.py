@@ -9,9 +9,11 @@ What a user calls:
 What they use:
 
 - ``inputs.py``: checks of what comes in; ``slots.py``: reads SB3's arrays; ``n_step.py``: n-step returns
+- ``rows.py``: counts the rows that SB3 writes, and inserts them into the tree; ``episodes.py``: the same with hindsight
+- ``append.py``: many steps at once, from actors
 - ``demonstrations.py``: a second buffer, and batches of both; ``action_scaling.py``: actions of demonstrations are scaled
 - ``windows.py``: which windows can be drawn, and where their steps are; ``window_targets.py``: their targets
-- ``state.py``: what is saved beside the rows; ``pickles.py``: pickles of older releases
+- ``state.py``: what files hold beside the rows; ``pickles.py``: pickles of older releases
 - ``arrays.py``: other arrays than SB3's; ``frames.py``, ``frame_setting.py``: each frame once; ``files.py``: arrays in files
 - ``conversion.py``: from one buffer to another; ``reminder.py``: the warning that nobody updates priorities
 """

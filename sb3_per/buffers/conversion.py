@@ -3,7 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Collection
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
@@ -16,8 +16,10 @@ from sb3_per.buffers.slots import map_arrays
 from sb3_per.sampling.schemes import arguments_for
 from sb3_per.utils.origin import is_user_defined
 
-# A prioritized buffer. Its module imports this one.
-BufferT = TypeVar("BufferT", bound=Any)
+if TYPE_CHECKING:
+    from sb3_per.buffers.replay import PrioritizedReplayBuffer
+
+BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
 # Attributes of SB3's buffers that hold transitions, and those of HER.
 _CONTENTS = (*ARRAYS, "buffer_size", "pos", "full", *HER_ARRAYS, "_current_ep_start")
@@ -65,7 +67,7 @@ def from_replay_buffer(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[
         raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
     settings = with_both_betas(settings)
     if hasattr(buffer, "priority_sampler"):
-        return _with_settings(cls, buffer, settings)
+        return _with_settings(cls, cast("PrioritizedReplayBuffer", buffer), settings)
     _complete_old_buffer(buffer)
     require_finite_rewards(buffer.rewards[: buffer.size()])
     if isinstance(buffer, NStepReplayBuffer):
@@ -76,7 +78,7 @@ def from_replay_buffer(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[
     return made
 
 
-def _with_settings(cls: type[BufferT], buffer: Any, changed: dict[str, Any]) -> BufferT:
+def _with_settings(cls: type[BufferT], buffer: "PrioritizedReplayBuffer", changed: dict[str, Any]) -> BufferT:
     """
     Give the transitions of a prioritized buffer another class or other settings.
 
@@ -95,8 +97,21 @@ def _with_settings(cls: type[BufferT], buffer: Any, changed: dict[str, Any]) -> 
         made = _around(cls, buffer, {**kept_settings(buffer, changed, cls), **changed})
     move_arrays(made, made.settings)
     made.make_parts()
-    made.take_over(buffer)
+    take_over(made, buffer)
     return made
+
+
+def take_over(made: "PrioritizedReplayBuffer", other: "PrioritizedReplayBuffer") -> None:
+    """
+    Continue with the transitions, the demonstrations and the beta of another buffer, whose arrays this one shares.
+
+    :param made: new buffer
+    :param other: of the same kind and size; not to be used any more
+    """
+    keeps_masses = made.scheme.equals(other.scheme) and made.mass_owner == other.mass_owner
+    made.row_tracker.continue_from(made, other, keeps_masses)
+    made.beta_schedule.load(other.beta_schedule.state())
+    made.demonstrations.take_over(other.demonstrations, made, keeps_masses)
 
 
 def _around(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) -> BufferT:
@@ -141,7 +156,7 @@ def _writable(array: Any) -> Any:
 
 
 def kept_settings(
-    buffer: Any,
+    buffer: "PrioritizedReplayBuffer",
     without: Collection[str] = (),
     cls: type | None = None,
     own_arguments: bool = True,
@@ -194,7 +209,7 @@ def extra_names(cls: type) -> set[str]:
 # ---- to SB3
 
 
-def to_replay_buffer(buffer: Any) -> ReplayBuffer:
+def to_replay_buffer(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
     """See :meth:`PrioritizedReplayBuffer.to_replay_buffer`."""
     arguments = sb3_arguments_of(buffer)
     sb3_class = stock_class_of(type(buffer))

@@ -8,7 +8,7 @@ RLPD (Ball et al. 2023, arXiv 2302.02948) draws half of every batch from offline
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -21,6 +21,9 @@ from sb3_per.buffers import inputs
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, require_scaled, scaled, unscaled
 from sb3_per.buffers.arrays import ARRAYS
 from sb3_per.buffers.slots import join_tensors, map_arrays, read_slots
+
+if TYPE_CHECKING:
+    from sb3_per.buffers.replay import PrioritizedReplayBuffer
 
 #: Id of the first demonstration. Ids of experience stay far below.
 FIRST_ID = 2**62
@@ -82,7 +85,7 @@ class Demonstrations:
     def __init__(self, fraction: float, fraction_end: float | None):
         self.share = LinearShare(fraction, fraction_end)
         #: buffer of one environment that holds them; ``None``: there are none
-        self.buffer: Any = None
+        self.buffer: PrioritizedReplayBuffer | None = None
         #: whether there are demonstrations, or a share of them is wanted
         self.are_used = fraction > 0.0
         # Whether whole batches are demonstrations.
@@ -112,9 +115,11 @@ class Demonstrations:
 
     # ---- write
 
-    def add(self, experience: Any, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+    def add(
+        self, experience: "PrioritizedReplayBuffer", obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any
+    ) -> None:
         """See :meth:`PrioritizedReplayBuffer.add_demonstrations`."""
-        _require_terminal_observations(experience)
+        require_terminal_observations(experience.optimize_memory_usage)
         shape = np.shape(reward)
         if len(shape) != 2 or 0 in shape:
             raise ValueError(
@@ -130,9 +135,9 @@ class Demonstrations:
             columns.append(Column(*(map_arrays(lambda array: array[:, env], part) for part in parts)))  # noqa: B023
         self._write(experience, columns)
 
-    def add_from(self, experience: Any, other: ReplayBuffer) -> None:
+    def add_from(self, experience: "PrioritizedReplayBuffer", other: ReplayBuffer) -> None:
         """See :meth:`PrioritizedReplayBuffer.add_demonstrations_from`."""
-        _require_terminal_observations(experience)
+        require_terminal_observations(experience.optimize_memory_usage)
         _require_demonstrations_in(other, experience.observation_space, experience.action_space)
         columns = list(_columns_of(other))
         of_other = getattr(other, "demonstrations", None)  # a buffer of SB3 has none
@@ -151,7 +156,7 @@ class Demonstrations:
             ]
         self._write(experience, columns)
 
-    def _write(self, experience: Any, columns: list[Column]) -> None:
+    def _write(self, experience: "PrioritizedReplayBuffer", columns: list[Column]) -> None:
         """Store the steps of environments. The last step of each ends an episode. They count once all are written."""
         end = len(self) + sum(len(column.rewards) for column in columns)
         buffer = self._with_room(experience, end)
@@ -169,9 +174,10 @@ class Demonstrations:
         self._are_undrawn = True
         self.buffer = buffer
         self.are_used = True
-        buffer.count_rows_until(end)
+        # In one statement, because an interrupt may come between two. They never fill their buffer.
+        buffer.pos = buffer.numbering.next_step = end
 
-    def _with_room(self, experience: Any, n: int) -> Any:
+    def _with_room(self, experience: "PrioritizedReplayBuffer", n: int) -> "PrioritizedReplayBuffer":
         """Return the buffer if n rows fit, or a larger one: its size at least doubles, so adding takes linear time."""
         old = self.buffer
         if old is not None and n < old.buffer_size:
@@ -181,16 +187,18 @@ class Demonstrations:
             return experience.empty_twin(larger_size)
         return self._with_rows_of(old, experience, larger_size, keeps_masses=True)
 
-    def _with_rows_of(self, old: Any, experience: Any, size: int, keeps_masses: bool) -> Any:
+    def _with_rows_of(
+        self, old: "PrioritizedReplayBuffer", experience: "PrioritizedReplayBuffer", size: int, keeps_masses: bool
+    ) -> "PrioritizedReplayBuffer":
         """Make a buffer of another size, or with other settings, that holds the same demonstrations."""
         made = experience.empty_twin(size)
         rows = slice(0, old.pos)
         for name in ARRAYS:
             map_arrays(lambda array, part: _set_rows(array, rows, part[rows, 0]), getattr(made, name), getattr(old, name))
-        made.continue_from(old, keeps_masses)
+        made.row_tracker.continue_from(made, old, keeps_masses)
         return made
 
-    def adopt(self, buffer: Any) -> None:
+    def adopt(self, buffer: "PrioritizedReplayBuffer") -> None:
         """
         Hold the transitions of another buffer.
 
@@ -199,7 +207,7 @@ class Demonstrations:
         self.buffer = buffer
         self.are_used = True
 
-    def take_over(self, other: "Demonstrations", experience: Any, keeps_masses: bool) -> None:
+    def take_over(self, other: "Demonstrations", experience: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
         """
         Continue with the demonstrations of another buffer.
 
@@ -216,7 +224,7 @@ class Demonstrations:
 
     def draw(
         self,
-        experience: Any,
+        experience: "PrioritizedReplayBuffer",
         batch_size: int,
         series_progress: float | None,
         env: VecNormalize | None,
@@ -264,7 +272,7 @@ class Demonstrations:
             np.arange(batch_size) >= n,
         )
 
-    def _n_experience_in(self, experience: Any, batch_size: int) -> int:
+    def _n_experience_in(self, experience: "PrioritizedReplayBuffer", batch_size: int) -> int:
         """
         Count the transitions of experience in the next batch.
 
@@ -291,7 +299,7 @@ class Demonstrations:
             return 0
         return batch_size - round(share * batch_size)
 
-    def draw_observations(self, experience: Any, n: int) -> Any:
+    def draw_observations(self, experience: "PrioritizedReplayBuffer", n: int) -> Any:
         """
         Draw observations uniformly from each part.
 
@@ -311,7 +319,7 @@ class Demonstrations:
 
     # ---- update
 
-    def update(self, experience: Any, ids: np.ndarray, abs_td_errors: np.ndarray) -> int:
+    def update(self, experience: "PrioritizedReplayBuffer", ids: np.ndarray, abs_td_errors: np.ndarray) -> int:
         """
         Set the priorities of both parts. Both are checked before either is written.
 
@@ -347,7 +355,7 @@ def _set_rows(stored: Any, rows: slice, values: Any) -> None:
     stored[rows, 0] = values
 
 
-def _columns_of(buffer: Any) -> Iterator[Column]:
+def _columns_of(buffer: ReplayBuffer | None) -> Iterator[Column]:
     """Read a buffer environment by environment, from old to new; ``None``: there is none."""
     if buffer is None:
         return
@@ -364,8 +372,14 @@ def _rescaled(actions: np.ndarray, recorded: spaces.Space, space: spaces.Space) 
     return scaled(unscaled(actions, recorded), space).reshape(actions.shape)
 
 
-def _require_terminal_observations(buffer: ReplayBuffer) -> None:
-    if buffer.optimize_memory_usage:
+def require_terminal_observations(optimize_memory_usage: bool) -> None:
+    """
+    Check that a buffer can hold demonstrations.
+
+    :param optimize_memory_usage: SB3's
+    :raises NotImplementedError: with ``optimize_memory_usage``
+    """
+    if optimize_memory_usage:
         raise NotImplementedError(
             "Learning from demonstrations with optimize_memory_usage=True is not supported: the observation after the "
             "last step of an episode is not stored"

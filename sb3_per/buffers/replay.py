@@ -20,15 +20,17 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers import arrays, conversion, inputs
-from sb3_per.buffers.demonstrations import Demonstrations
+from sb3_per.buffers.append import append_rows
+from sb3_per.buffers.demonstrations import Demonstrations, require_terminal_observations
 from sb3_per.buffers.frame_setting import frames_by_key
-from sb3_per.buffers.n_step import ReturnWindows, discounted_sums, return_windows
-from sb3_per.buffers.pickles import OLD_PICKLE
+from sb3_per.buffers.n_step import discounted_sums
+from sb3_per.buffers.pickles import flattened, unflattened
 from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
+from sb3_per.buffers.rows import RowTracker
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
-from sb3_per.buffers.slots import map_arrays, read_rewards_and_ends, read_slots
-from sb3_per.buffers.state import BufferState
+from sb3_per.buffers.slots import StoredSteps, map_arrays, read_slots, read_steps
+from sb3_per.buffers.state import BufferState, collect_state, put_state
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.subsets import Candidates
@@ -88,18 +90,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     extra_arguments: ClassVar[tuple[str, ...]] = ()
     #: attributes with objects that :meth:`make_parts` makes
     part_names: ClassVar[tuple[str, ...]] = (
-        *(
-            "lock",
-            "numbering",
-            "scheme",
-            "priority_sampler",
-            "beta_schedule",
-            "demonstrations",
-            "update_reminder",
-            "draw_record",
-        ),
-        "given_values",
+        "lock",
+        "numbering",
+        "scheme",
+        "priority_sampler",
+        "beta_schedule",
+        "demonstrations",
+        "update_reminder",
+        "draw_record",
+        "row_tracker",
     )
+    #: class of the part that counts rows and inserts them into the tree
+    tracker_class: ClassVar[type[RowTracker[Any]]] = RowTracker
     #: whether all rows can be drawn
     draws_all_rows: ClassVar[bool] = True
     #: whether reads follow an episode although ``n_steps`` is 1
@@ -177,11 +179,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise NotImplementedError(
                 "optimize_memory_usage=True with Dict observations is not supported: SB3 does not have it"
             )
-        if optimize_memory_usage and self.settings.demonstration_fraction > 0.0:
-            raise NotImplementedError(
-                "Learning from demonstrations with optimize_memory_usage=True is not supported: the observation after the "
-                "last step of an episode is not stored"
-            )
+        if self.settings.demonstration_fraction > 0.0:
+            require_terminal_observations(optimize_memory_usage)
 
     def make_parts(self, draw_settings: DrawSettings | None = None) -> None:
         """
@@ -210,13 +209,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.update_reminder = UpdateReminder()
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches; ``None`` otherwise
         self.draw_record: Any = None
-        # The tree has the rows before this step. Below `numbering.first_step`: the tree is to be cleared first.
-        self._inserted_until = 0
-        # Whether SB3's `add` may have written a row that is not counted yet, because of an interrupt.
-        self._is_adding = False
-        #: masses, or with ranks priorities, that transitions came with, shape (buffer_size, n_envs), NaN for none; ``None``:
-        #: no transition has come with any
-        self.given_values: np.ndarray | None = None
+        #: keeps ids and tree in step with the rows that SB3 writes
+        self.row_tracker = self.tracker_class()
         # Rows and slots that `sample` reads, for `_get_samples`, which SB3 calls with rows alone.
         self._drawn: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -250,14 +244,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             obs, next_obs, action, reward, done, infos = inputs.checked_step(self, obs, next_obs, action, reward, done, infos)
         given_values = None if td_errors is None else self._evaluate(td_errors)
         with self.lock:
-            if self._is_adding or not self.numbering.agree(self.pos, self.full):
-                self._count_rows()
-            if given_values is not None or self.given_values is not None:
-                self._keep_given_values(given_values)
+            tracker = self.row_tracker
+            if tracker.is_adding or not self.numbering.agree(self.pos, self.full):
+                tracker.count(self)
+            if given_values is not None or tracker.given_values is not None:
+                tracker.keep_given_values(self, given_values, self.pos)
             if not self.draws_all_rows:
                 self._before_row()
             # The next draw or update gives the row its mass: one write of many slots is cheaper than many writes of one.
-            self._is_adding = True
+            tracker.is_adding = True
             try:
                 super().add(obs, next_obs, action, reward, done, infos)
             except (TypeError, ValueError):
@@ -265,7 +260,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 inputs.checked_step(self, obs, next_obs, action, reward, done, infos)
                 raise
             self.numbering.next_step += 1
-            self._is_adding = False
+            tracker.is_adding = False
 
     def extend(
         self,
@@ -304,7 +299,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             for i in range(shape[0]):
                 self.add(*(map_arrays(lambda array: array[i], part) for part in rows))  # noqa: B023 - called at once
                 if masses is not None:
-                    self._keep_given_values(masses[i], row=self.pos - 1)
+                    self.row_tracker.keep_given_values(self, masses[i], self.pos - 1)
 
     def append_rows(
         self,
@@ -332,51 +327,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             is NaN or infinite; nothing is stored then
         :raises NotImplementedError: with ``optimize_memory_usage``, and with HER and sequences
         """
-        if not self.draws_all_rows:
-            raise NotImplementedError(
-                f"append_rows() of {type(self).__name__} is not supported: which of its transitions can be drawn is decided "
-                "at each step. Use add()"
-            )
-        if self.n_envs != 1:
-            raise ValueError(f"append_rows() needs a buffer with n_envs=1, not {self.n_envs}")
-        if self.optimize_memory_usage:
-            raise NotImplementedError(
-                "append_rows() with optimize_memory_usage=True is not supported: the next observation of the last step is not "
-                "the observation of the next row"
-            )
-        n = len(rewards)
-        parts = (obs, next_obs, actions, rewards, dones)
-        obs, next_obs, actions, rewards, dones = (map_arrays(lambda array: np.asarray(array)[:, None], part) for part in parts)
-        if np.shape(timeouts) != (n,):
-            raise ValueError(f"timeouts must have shape ({n},), not {np.shape(timeouts)}")
-        infos = [[{"TimeLimit.truncated": bool(timeout)}] for timeout in timeouts]
-        checked, timeouts = inputs.checked_rows(self, (n, 1), obs, next_obs, actions, rewards, dones, infos)
-        errors = None if td_errors is None else inputs.abs_td_errors(td_errors, n)
-        if n == 0:  # a scheme need not work with nothing
-            return
-        masses = None if errors is None else self.priority_sampler.evaluate(errors)[0]
-        dones = np.array(checked[4])
-        timeouts = np.array(timeouts)
-        if not dones[-1]:
-            dones[-1] = timeouts[-1] = 1
-        # Of more steps than rows, the newest.
-        held = slice(max(n - self.buffer_size, 0), None)
-        with self.lock:
-            self._count_rows()
-            ids = self.numbering
-            next_step = ids.next_step + n
-            rows = np.arange(ids.next_step, next_step)[held] % ids.n_rows
-            if masses is not None or self.given_values is not None:
-                self._keep_given_values(None if masses is None else masses[held, None], rows)
-            names = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
-            for name, values in zip(names, (*checked[:4], dones, timeouts), strict=True):
-                map_arrays(lambda stored, part: stored.__setitem__(rows, part[held]), getattr(self, name), values)
-            # In one statement, because an interrupt may come between two.
-            self.pos, self.full, ids.next_step = (
-                next_step % ids.n_rows,
-                next_step - ids.first_step >= ids.n_rows,
-                next_step,
-            )
+        append_rows(self, obs, next_obs, actions, rewards, dones, timeouts, td_errors)
 
     def _evaluate(self, td_errors: Any) -> np.ndarray:
         """
@@ -386,7 +337,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: float64 of shape (n_envs,)
         :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity
         """
-        errors = inputs.abs_td_errors(td_errors, self.n_envs)
+        errors = inputs.abs_td_errors(td_errors, (self.n_envs,))
         if self.settings.initial_priority != "td_error":
             raise ValueError(
                 f"td_errors of new transitions need initial_priority='td_error', not {self.settings.initial_priority!r}"
@@ -396,23 +347,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _before_row(self) -> None:
         """Prepare for the next row, before SB3 writes it. Called where not all rows can be drawn."""
 
-    def _keep_given_values(self, values: np.ndarray | None, row: int | np.ndarray | None = None) -> None:
-        """
-        Keep the masses that transitions come with until the tree gets them.
-
-        :param values: masses, or with ranks priorities, shape (n_envs,), of several rows (n, n_envs); ``None``: they come with
-            none
-        :param row: of the transitions, or several; ``None``: the row that is written next
-        """
-        if self.given_values is None:
-            self.given_values = np.full((self.buffer_size, self.n_envs), np.nan)
-        self.given_values[self.pos if row is None else row] = np.nan if values is None else values
-
     def reset(self) -> None:
         """Forget all transitions except demonstrations. Ids continue, so that older ids are stale."""
         with self.lock:
             super().reset()
-            self._count_rows()
+            self.row_tracker.count(self)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """
@@ -431,90 +370,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 self.timeouts[self.pos - 1, cut] = 1  # first: after an interrupt in between, no step is a termination
             self.dones[self.pos - 1, cut] = 1
 
-    # ---- rows that SB3 has written
-
-    def _count_rows(self) -> None:
-        """
-        Agree with SB3's ``pos``, ``full`` and ``buffer_size``: count the row of an ``add`` that was interrupted, and take all
-        rows for new if somebody has set them by hand.
-
-        :raises ValueError: for a row outside of the buffer, or a reward that is NaN or infinite
-        """
-        is_resized = self.buffer_size != self.numbering.n_rows
-        if is_resized:
-            self._make_parts_again()
-        ids = self.numbering
-        if self.pos == self.buffer_size:  # an interrupt in SB3's `add`, before it goes back to row 0
-            self.full = True
-            self.pos = 0
-        if self._is_adding:
-            if self.pos == (ids.next_step + 1) % ids.n_rows:
-                ids.next_step += 1
-            self._is_adding = False
-        if ids.agree(self.pos, self.full) and not is_resized:
-            return
-        if not 0 <= self.pos < self.buffer_size:
-            raise ValueError(f"pos must be a row in [0, {self.buffer_size}), not {self.pos}: a full buffer has full=True, too")
-        if not is_resized and self._count_rows_of_users_add():
-            return
-        inputs.require_finite_rewards(self.rewards[: self.size()])
-        self.given_values = None
-        self._inserted_until = -1  # first, so that after an interrupt the tree starts over at the next call
-        ids.start_over(self.pos + self.buffer_size if self.full else self.pos)
-        self._start_tree_over()
-
-    def _make_parts_again(self) -> None:
-        """Fit the parts to arrays of another size, which somebody has assigned. What does not depend on the size stays."""
-        names = ("lock", "beta_schedule", "demonstrations", "update_reminder", "draw_record")
-        kept = {name: vars(self)[name] for name in names}
-        next_step, max_priority = self.numbering.next_step, self.priority_sampler.max_priority
-        self.make_parts()
-        vars(self).update(kept)
-        self.numbering.next_step = next_step
-        self.priority_sampler.max_priority = max_priority
-
-    def _count_rows_of_users_add(self) -> bool:
-        """
-        Count the rows that a user's method has written without calling ours, if there is such a method.
-
-        :return: whether they explain SB3's ``pos`` and ``full``
-        :raises ValueError: for a reward that is NaN or infinite
-        """
-        if not (is_overridden(self, "add") or is_overridden(self, "extend")):
-            return False
-        n = self.numbering.rows_until(self.pos, self.full)
-        if n is None:
-            return False
-        rows = np.arange(self.numbering.next_step, self.numbering.next_step + n)[-self.buffer_size :] % self.buffer_size
-        inputs.require_finite_rewards(self.rewards[rows])
-        if self.given_values is not None:
-            self.given_values[rows] = np.nan
-        self.numbering.next_step += n
-        return True
-
     def insert_new_rows(self) -> None:
         """Bring the tree up to date with the rows that were written since the last call. Draws and updates begin with it."""
-        ids = self.numbering
-        if self._is_adding or self.buffer_size != ids.n_rows or not ids.agree(self.pos, self.full):
-            self._count_rows()
-        if self._inserted_until < self.numbering.first_step:
-            self._start_tree_over()
-        self._insert_waiting_rows()
-
-    def _insert_waiting_rows(self) -> None:
-        """Give the rows that the tree lacks their masses."""
-        ids = self.numbering
-        if self._inserted_until == ids.next_step:
-            return
-        self.priority_sampler.insert(ids.slots_of_newest_rows(ids.next_step - self._inserted_until), self.given_values)
-        if ids.shares_next_obs and self.full:
-            self.priority_sampler.remove(np.arange(self.pos * self.n_envs, (self.pos + 1) * self.n_envs))
-        self._inserted_until = ids.next_step  # last, so that after an interrupt the rows are inserted once more
-
-    def _start_tree_over(self) -> None:
-        """Take all masses away, because all transitions are new."""
-        self.priority_sampler.clear()
-        self._inserted_until = self.numbering.first_step
+        tracker = self.row_tracker
+        if tracker.is_adding or self.buffer_size != self.numbering.n_rows or not self.numbering.agree(self.pos, self.full):
+            tracker.count(self)
+        if tracker.inserted_until != self.numbering.next_step:
+            tracker.insert(self)
 
     # ---- draw
 
@@ -587,7 +449,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             (batch_size,)
         :raises ValueError: if no transition can be drawn
         """
-        candidates = self.draw_candidates()
+        candidates = self.numbering if self.draws_all_rows else self.draw_candidates()
         if candidates.n == 0:
             raise self._empty_error()
         if self.priority_sampler.draws_as_sb3:  # uniform, not stratified: with SB3's random numbers
@@ -631,61 +493,36 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: SB3's batch, with n-step returns if ``n_steps`` is above 1
         """
         if self._drawn is not None and self._drawn[0] is batch_inds:
-            return self.read_batch(self._drawn[1], env)
-        rows = np.arange(self.buffer_size)[np.asarray(batch_inds)]  # NumPy checks them, and negative ones count from the end
-        return self.read_batch(rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=len(rows)), env)
+            slots = self._drawn[1]
+        else:
+            rows = np.arange(self.buffer_size)[np.asarray(batch_inds)]  # NumPy checks them; negative ones count from the end
+            slots = rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=len(rows))
+        return self.batch_of(read_steps(self, slots, self.settings.n_steps), env)
 
-    def read_batch(self, slots: np.ndarray, env: VecNormalize | None = None) -> ReplayBufferSamples:
+    def batch_of(self, steps: StoredSteps, env: VecNormalize | None = None) -> ReplayBufferSamples:
         """
-        Read slots, normalize, add up n-step returns, and make tensors.
+        Normalize what was read, add up n-step returns, and make tensors.
 
-        :param slots: that hold transitions, int64 of shape (batch_size,)
+        :param steps: as they are stored
         :param env: associated VecNormalize
         :return: SB3's batch
         """
         to_tensor = self.tensor_maker()
-        n_steps = self.settings.n_steps
-        if n_steps == 1:
-            step_slots, last_slots = slots[:, None], slots
-        else:
-            windows = self.return_windows(slots)
-            step_slots, last_slots = windows.slots, windows.last_slots
-        rewards, terminations = read_rewards_and_ends(self.rewards, self.dones, self.timeouts, step_slots, last_slots)
-        rewards = self._normalize_reward(rewards, env)
+        rewards = self._normalize_reward(steps.rewards, env)
         discounts = None
-        if n_steps > 1:
-            rewards, factors = discounted_sums(rewards, windows.lengths, self.gamma)
+        if steps.lengths is not None:
+            rewards, factors = discounted_sums(rewards, steps.lengths, self.gamma)
             discounts = to_tensor(factors)
-        obs = self._normalize_obs(read_slots(self.observations, slots), env)
-        next_obs = self._normalize_obs(self.read_next_observations(last_slots), env)
+        obs = self._normalize_obs(steps.observations, env)
+        next_obs = self._normalize_obs(steps.next_observations, env)
         return ReplayBufferSamples(
             map_arrays(to_tensor, obs),
-            to_tensor(read_slots(self.actions, slots)),
+            to_tensor(steps.actions),
             map_arrays(to_tensor, next_obs),
-            to_tensor(terminations),
+            to_tensor(steps.terminations),
             to_tensor(rewards),
             discounts,
         )
-
-    def return_windows(self, slots: np.ndarray) -> ReturnWindows:
-        """
-        Find the steps of n-step returns.
-
-        :param slots: slots of the first steps, int64 of shape (batch_size,)
-        :return: the windows
-        """
-        return return_windows(slots, self.dones, self.timeouts, self.pos, self.settings.n_steps)
-
-    def read_next_observations(self, slots: np.ndarray) -> Any:
-        """
-        Read next observations.
-
-        :param slots: int64 of shape (batch_size,)
-        :return: array of shape (batch_size, ...), or a dictionary of them
-        """
-        if self.optimize_memory_usage:
-            return read_slots(self.observations, (slots + self.n_envs) % self.numbering.capacity)
-        return read_slots(self.next_observations, slots)
 
     def tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
         """
@@ -746,7 +583,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises ValueError: for TD errors of the wrong shape, or NaN or infinite. Nothing is changed in either case.
         """
         ids = inputs.checked_ids(indices)
-        errors = inputs.abs_td_errors(td_errors, len(ids))
+        errors = inputs.abs_td_errors(td_errors, ids.shape)
         with self.lock:
             self.insert_new_rows()
             if self.demonstrations.are_used:
@@ -846,35 +683,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         with self.demonstrations.alone():
             yield
 
-    def count_rows_until(self, end: int) -> None:
-        """
-        Count rows that were written into the arrays of a buffer that is never full.
-
-        :param end: row after the last one
-        """
-        # In one statement, because an interrupt may come between two.
-        self.pos = self.numbering.next_step = end
-
-    def continue_from(self, other: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
-        """
-        Stand where another buffer stands, in arrays that hold its rows already.
-
-        :param other: of the same kind, and as large, or smaller and never full
-        :param keeps_masses: whether it has the same scheme; otherwise every transition is a new one
-        """
-        other.insert_new_rows()
-        self.pos = other.pos
-        self.full = other.full
-        self.numbering.first_step = other.numbering.first_step
-        self.numbering.next_step = other.numbering.next_step
-        self.priority_sampler.max_priority = other.priority_sampler.max_priority
-        self._inserted_until = other.numbering.first_step
-        if keeps_masses:
-            self.priority_sampler.load(other.priority_sampler, other.size() * other.n_envs)
-            self._inserted_until = other.numbering.next_step
-            if other.given_values is not None:
-                self.given_values = other.given_values
-
     @property
     def mass_owner(self) -> str:
         """What a mass belongs to. Masses move between two buffers only if this is the same."""
@@ -900,17 +708,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """List what the buffer holds, and no class of SB3 does, for a warning."""
         return [f"{len(self.demonstrations)} demonstrations"] if len(self.demonstrations) else []
 
-    def take_over(self, other: "PrioritizedReplayBuffer") -> None:
-        """
-        Continue with the transitions, the demonstrations and the beta of another buffer, whose arrays this one shares.
-
-        :param other: of the same kind and size; not to be used any more
-        """
-        keeps_masses = self.scheme.equals(other.scheme) and self.mass_owner == other.mass_owner
-        self.continue_from(other, keeps_masses)
-        self.beta_schedule.load(other.beta_schedule.state())
-        self.demonstrations.take_over(other.demonstrations, self, keeps_masses)
-
     # ---- save and load
 
     def state_to_save(self) -> BufferState:
@@ -919,63 +716,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :return: numbers and arrays, of which some are views: copy them before the buffer changes
         """
-        self.insert_new_rows()
-        numbers = {
-            "first_step": self.numbering.first_step,
-            "max_priority": self.priority_sampler.max_priority,
-            "demonstration_progress": self.demonstrations.share.progress,
-            **self.beta_schedule.state(),
-        }
-        shape = (self.buffer_size, self.n_envs)
-        by_row = {name: array.reshape(shape) for name, array in self.priority_sampler.state().items()}
-        # In a full ring, these next observations of the newest row have the place of the oldest observations.
-        arrays = {"newest_next_observations": np.asarray(self.observations[self.pos])} if self.optimize_memory_usage else {}
-        return BufferState(numbers, by_row, arrays)
-
-    def stand_at(self, first_step: int, next_step: int) -> None:
-        """
-        Stand after rows that are in the arrays already. All of their transitions are new.
-
-        :param first_step: first step since the buffer was last emptied, a multiple of the number of rows
-        :param next_step: step that is stored next
-        :raises ValueError: for steps that cannot be
-        """
-        if not 0 <= first_step <= next_step < 2**60 or first_step % self.buffer_size != 0:
-            raise ValueError(f"steps from {first_step} to {next_step} cannot be in {self.buffer_size} rows")
-        self.numbering.first_step = self._inserted_until = first_step
-        self.numbering.next_step = next_step
-        self.pos = next_step % self.buffer_size
-        self.full = next_step - first_step >= self.buffer_size
+        return collect_state(self)
 
     def restore_state(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
         """
-        Restore a state, after :meth:`stand_at`. Discard the buffer after an error.
+        Restore a state, after :meth:`RowTracker.stand_at`. Discard the buffer after an error.
 
         :param state: of a buffer of the same kind, with the rows that are in the arrays
         :param keeps_masses: whether the masses belong to the same scheme and to the same things; otherwise all are new
         :param is_whole: whether these are all rows of that buffer; otherwise the older ones are missing
         :raises ValueError: if the state contradicts itself
         """
-        numbers = state.numbers
-        if not 0.0 <= numbers["max_priority"] < np.inf or not 0.0 <= numbers["demonstration_progress"] <= 1.0:
-            raise ValueError(f"numbers are out of range: {numbers}")
-        if self.optimize_memory_usage:
-            newest = state.arrays["newest_next_observations"]
-            if newest.shape != self.observations.shape[1:]:
-                raise ValueError(f"newest_next_observations have shape {newest.shape}")
-            self.observations[self.pos] = newest
-        inputs.require_finite_rewards(self.rewards[: self.size()])
-        self.priority_sampler.max_priority = float(numbers["max_priority"])
-        self.demonstrations.share.progress = float(numbers["demonstration_progress"])
-        self.beta_schedule.load(numbers)
-        if keeps_masses:
-            by_slot = {name: array.reshape(-1) for name, array in state.by_row.items()}
-            self.priority_sampler.load_state(by_slot, self._drawable_slots(), is_whole)
-            self._inserted_until = self.numbering.next_step
-
-    def _drawable_slots(self) -> np.ndarray:
-        """List all slots that can be drawn, int64 of shape (n,)."""
-        return self.numbering.slots()
+        put_state(self, state, keeps_masses, is_whole)
 
     def empty_twin(self, n_rows: int) -> "PrioritizedReplayBuffer":
         """
@@ -1050,7 +802,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def transition_ids(self) -> np.ndarray:
         """Id of the transition in every slot, -1 for an empty one. int64 of shape (buffer_size, n_envs)."""
         with self.lock:
-            self._count_rows()
+            self.row_tracker.count(self)
             ids = self.numbering.in_slots(np.arange(self.numbering.capacity))
             return np.where(ids >= self.numbering.first_step * self.n_envs, ids, -1).reshape(self.buffer_size, self.n_envs)
 
@@ -1091,10 +843,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         vars(made).update(copy.deepcopy({name: vars(self)[name] for name in self.part_names}))
         return made
 
+    def __getstate__(self) -> dict[str, Any]:
+        return flattened(vars(self))
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "numbering" not in state:
-            raise ValueError(OLD_PICKLE)
-        vars(self).update(state)
+        vars(self).update(unflattened(state, self.tracker_class()))
 
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]

@@ -22,7 +22,7 @@ from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS
 from sb3_per.buffers.slots import map_arrays, read_rewards_and_ends, read_slots
 from sb3_per.buffers.state import BufferState
 from sb3_per.buffers.window_targets import mix_over_time, n_step_targets
-from sb3_per.buffers.windows import States, Windows
+from sb3_per.buffers.windows import States, Windows, WindowTracker
 from sb3_per.sampling.sampler import DrawSettings
 from sb3_per.sampling.subsets import Candidates, MarkedSlots
 from sb3_per.utils.checks import FRACTION, check_argument, integer
@@ -65,6 +65,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
     extra_arguments = SEQUENCE_ARGUMENTS
     part_names = (*PrioritizedReplayBuffer.part_names, "windows")
+    tracker_class = WindowTracker
     draws_all_rows = False
     follows_episodes = True
     kind_in_files = "sequences"
@@ -239,32 +240,9 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """See :meth:`PrioritizedReplayBuffer.end_episodes`. Windows may become complete."""
         with self.lock:
-            self._inserted_until = min(self._inserted_until, self.numbering.first_step)  # first: look for windows once more
+            tracker = self.row_tracker
+            tracker.inserted_until = min(tracker.inserted_until, self.numbering.first_step)  # first: look for windows again
             super().end_episodes(envs)
-
-    def _start_tree_over(self) -> None:
-        super()._start_tree_over()
-        self.windows.start_over(self, self.numbering.first_step)
-
-    def _insert_waiting_rows(self) -> None:
-        """Give the windows that became complete their masses, and take away those of windows that are being overwritten."""
-        ids = self.numbering
-        if self._inserted_until == ids.next_step:
-            return
-        if ids.next_step > ids.first_step:
-            changes = self.windows.changes(self)
-            self.priority_sampler.remove(changes.gone)
-            self.priority_sampler.insert(changes.new, self.given_values)
-            self.windows.confirm(changes)
-        self._inserted_until = ids.next_step  # last, so that after an interrupt all is done once more
-
-    def continue_from(self, other: PrioritizedReplayBuffer, keeps_masses: bool) -> None:
-        """See :meth:`PrioritizedReplayBuffer.continue_from`. The ends of episodes say what belongs together of transitions."""
-        super().continue_from(other, keeps_masses)
-        if isinstance(other, PrioritizedSequenceReplayBuffer):
-            self.windows.continue_from(other.windows, keeps_masses)
-        else:
-            self.windows.start_over(self, self.numbering.next_step - self.size())
 
     # ---- save and load
 
@@ -278,10 +256,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         """See :meth:`PrioritizedReplayBuffer.restore_state`."""
         self.windows.load(self, state, keeps_masses, is_whole)
         super().restore_state(state, keeps_masses, is_whole)
-        self._inserted_until = self.numbering.first_step  # some may be retired in a smaller buffer
-
-    def _drawable_slots(self) -> np.ndarray:
-        return np.flatnonzero(self.windows.is_drawable)
+        self.row_tracker.inserted_until = self.numbering.first_step  # some may be retired in a smaller buffer
 
     # ---- draw
 
@@ -414,7 +389,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         """
         ids = inputs.checked_ids(indices)
         shape = (self.sequence_length, len(ids))
-        errors = _abs_td_errors(td_errors, shape)
+        errors = inputs.abs_td_errors(td_errors, shape, must_be_finite=False)
         with self.lock:
             is_step = self._steps_of(ids) if mask is None else _as_mask(mask, shape)
             errors[~is_step.reshape(-1)] = 0.0
@@ -474,24 +449,6 @@ def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarra
     array = array.reshape(n_rows, len(counts), *array.shape[1:])
     array[np.arange(n_rows)[:, None] >= counts] = 0
     return array
-
-
-def _abs_td_errors(td_errors: np.ndarray | th.Tensor, shape: tuple[int, int]) -> np.ndarray:
-    """
-    Make a matrix of absolute TD errors, with one row for each step.
-
-    :param td_errors: of ``shape``, or (*shape, n_critics)
-    :param shape: (sequence_length, batch_size)
-    :return: a copy, float64 of shape (sequence_length * batch_size, n_critics); padding may be NaN
-    :raises ValueError: for another shape
-    """
-    errors = inputs.as_floats(td_errors)
-    if errors.ndim not in (2, 3) or errors.shape[:2] != shape or 0 in errors.shape[2:]:
-        with_critics = ", ".join((*map(str, shape), "n_critics"))
-        raise ValueError(f"td_errors have shape {errors.shape}, and must have shape {shape} or ({with_critics})")
-    if not errors.size:
-        return np.empty((0, 1))
-    return np.asarray(np.abs(errors.reshape(shape[0] * shape[1], -1), dtype=np.float64))
 
 
 def _as_mask(mask: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:

@@ -6,14 +6,19 @@ numbered as in :class:`~sb3_per.sampling.transition_ids.TransitionIds`: step ``s
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch as th
 
 from sb3_per.buffers.n_step import return_windows
+from sb3_per.buffers.rows import RowTracker
 from sb3_per.buffers.state import BufferState
 from sb3_per.utils.compiled import kernel
+
+if TYPE_CHECKING:
+    from sb3_per.buffers.replay import PrioritizedReplayBuffer
+    from sb3_per.buffers.sequences import PrioritizedSequenceReplayBuffer
 
 #: recurrent states, each of shape (n_layers, n_envs, hidden)
 States = Sequence[np.ndarray | th.Tensor]
@@ -134,7 +139,7 @@ class Windows:
             if not is_real:
                 raise ValueError(f"states must hold real numbers, not {state.dtype}")
 
-    def begin_row(self, buffer: Any, starts: np.ndarray | None, states: States | None) -> None:
+    def begin_row(self, buffer: "PrioritizedSequenceReplayBuffer", starts: np.ndarray | None, states: States | None) -> None:
         """
         Number the step that is stored next within its episode, keep the states before it, and end the episodes that it does
         not continue. Call it before the step is stored: in a buffer of one row, it overwrites the step before.
@@ -181,7 +186,7 @@ class Windows:
 
     # ---- which windows can be drawn
 
-    def changes(self, buffer: Any) -> Changes:
+    def changes(self, buffer: "PrioritizedSequenceReplayBuffer") -> Changes:
         """
         Find the windows that became complete, and those whose beginning is being overwritten. None is marked yet.
 
@@ -231,7 +236,7 @@ class Windows:
         self.is_drawable.fill(False)
         self.undecided = np.full(self.n_envs, self.oldest_anchor)
 
-    def start_over(self, buffer: Any, first: int) -> None:
+    def start_over(self, buffer: "PrioritizedSequenceReplayBuffer", first: int) -> None:
         """
         Number the rows that are there. The ends of episodes say which steps belong together; recurrent states are not known.
 
@@ -265,7 +270,7 @@ class Windows:
 
     # ---- read
 
-    def read(self, buffer: Any, slots: np.ndarray) -> WindowBatch:
+    def read(self, buffer: "PrioritizedSequenceReplayBuffer", slots: np.ndarray) -> WindowBatch:
         """
         Find the steps of windows.
 
@@ -290,7 +295,7 @@ class Windows:
             states=self._states_at(slots, numbers),
         )
 
-    def lengths_at(self, buffer: Any, slots: np.ndarray, n_steps: int) -> np.ndarray:
+    def lengths_at(self, buffer: "PrioritizedSequenceReplayBuffer", slots: np.ndarray, n_steps: int) -> np.ndarray:
         """
         Count the steps from slots on to the end of the episode, or of what is stored.
 
@@ -316,7 +321,7 @@ class Windows:
 
     # ---- save and load
 
-    def state(self, buffer: Any) -> BufferState:
+    def state(self, buffer: "PrioritizedSequenceReplayBuffer") -> BufferState:
         """
         Collect what a buffer with these rows needs, of any size. Ages count back from the step that is stored next.
 
@@ -333,7 +338,7 @@ class Windows:
         arrays = {f"recurrent_states_{i}": kept[rows // self.period, envs] for i, kept in enumerate(self.states)}
         return BufferState(numbers, {"windows_steps": self.episode_steps}, arrays)
 
-    def load(self, buffer: Any, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+    def load(self, buffer: "PrioritizedSequenceReplayBuffer", state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
         """
         Restore a state.
 
@@ -368,11 +373,46 @@ class Windows:
                 # A later step may take the place of an earlier one.
                 kept[rows // self.period, envs] = states[len(states) - len(rows) :]
 
-    def _unrolled_rows(self, buffer: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _unrolled_rows(self, buffer: "PrioritizedSequenceReplayBuffer") -> tuple[np.ndarray, np.ndarray]:
         """List the rows and environments of steps from which windows are unrolled, from old to new."""
         held = np.arange(buffer.pos - buffer.size(), buffer.pos) % self.n_rows
         steps, envs = np.nonzero(self._are_unrolled_from(self.episode_steps[held]))
         return held[steps], envs
+
+
+class WindowTracker(RowTracker["PrioritizedSequenceReplayBuffer"]):
+    """Insert the windows that became complete, and remove those that are being overwritten."""
+
+    def insert(self, buffer: "PrioritizedSequenceReplayBuffer") -> None:
+        """See :meth:`RowTracker.insert`."""
+        ids = buffer.numbering
+        if self.inserted_until < ids.first_step:
+            self.start_tree_over(buffer)
+        if ids.next_step > ids.first_step:
+            changes = buffer.windows.changes(buffer)
+            buffer.priority_sampler.remove(changes.gone)
+            buffer.priority_sampler.insert(changes.new, self.given_values)
+            buffer.windows.confirm(changes)
+        self.inserted_until = ids.next_step  # last, so that after an interrupt all is done once more
+
+    def start_tree_over(self, buffer: "PrioritizedSequenceReplayBuffer") -> None:
+        """See :meth:`RowTracker.start_tree_over`."""
+        super().start_tree_over(buffer)
+        buffer.windows.start_over(buffer, buffer.numbering.first_step)
+
+    def drawable_slots(self, buffer: "PrioritizedSequenceReplayBuffer") -> np.ndarray:
+        """List the anchors of windows that can be drawn, see :meth:`RowTracker.drawable_slots`."""
+        return np.flatnonzero(buffer.windows.is_drawable)
+
+    def continue_from(
+        self, buffer: "PrioritizedSequenceReplayBuffer", other: "PrioritizedReplayBuffer", keeps_masses: bool
+    ) -> None:
+        """See :meth:`RowTracker.continue_from`. The ends of episodes say what belongs together of transitions."""
+        super().continue_from(buffer, other, keeps_masses)
+        if hasattr(other, "windows"):
+            buffer.windows.continue_from(other.windows, keeps_masses)
+        else:
+            buffer.windows.start_over(buffer, buffer.numbering.next_step - buffer.size())
 
 
 def number_by_dones(episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int) -> None:

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.buffers import assert_same_state, contents_of, fill, filled_buffer
+from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from tests.helpers.buffers import (
+    ACTION_SPACES,
+    OBSERVATION_SPACES,
+    assert_same_state,
+    contents_of,
+    counting_env,
+    fill,
+    filled_buffer,
+)
+from tests.helpers.steps import step_of
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "dict": dict(obs_space="dict", beta_anneal_steps=10),
@@ -41,3 +51,38 @@ def test_copies_continue_like_the_original(name, clone):
     twin.update_priorities(twin.sample(5).indices, np.full(5, 1e3))
     fill([twin], 1)
     assert_same_state(contents_of(buffer), before)  # an update of the copy leaves the original unchanged
+
+
+class KeepsAll(PrioritizedReplayBuffer):
+    """Pickles all attributes as they are."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self).copy()
+
+
+@pytest.mark.parametrize("cls", [PrioritizedReplayBuffer, KeepsAll])
+def test_a_pickle_holds_the_state_of_rows_that_wait(cls):
+    """Among the buffer's attributes, as pickles always had it, unless a user's class has another form."""
+    buffer = cls(12, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", 2, initial_priority="td_error")
+    fill([buffer], 2)
+    buffer.sample(2)
+    buffer.add(**step_of(buffer), td_errors=np.full(2, 0.5))
+    state = buffer.__reduce_ex__(4)[2]
+    if cls is PrioritizedReplayBuffer:
+        waiting = {"_inserted_until": 2, "_is_adding": False}
+        assert {name: state[name] for name in waiting} == waiting and "row_tracker" not in state
+        assert np.isfinite(state["given_values"][2]).all()
+    np.testing.assert_array_equal(pickled(buffer).masses, buffer.masses)
+
+
+@pytest.mark.filterwarnings("ignore:The last trajectory")
+def test_a_pickle_of_a_hindsight_buffer_holds_episodes_that_wait():
+    env = counting_env(2, goals=True)
+    buffer = PrioritizedHerReplayBuffer(12, env.observation_space, env.action_space, env, "cpu", 2)
+    fill([buffer], 3, p_end=0.0)
+    buffer.truncate_last_trajectory()
+    state = buffer.__reduce_ex__(4)[2]
+    assert np.concatenate(state["_finished"]).tolist() == [0, 2, 4, 1, 3, 5]
+    assert (state["_overwritten"], state["_n_drawable"]) == ([], 0) and "env" not in state
+    twin = pickled(buffer)
+    assert np.count_nonzero(twin.masses) == twin.draw_candidates().n == 6

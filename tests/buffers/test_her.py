@@ -2,7 +2,7 @@
 
 import pickle
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from sb3_per import (
     PERSAC,
     PrioritizedDictReplayBuffer,
     PrioritizedHerReplayBuffer,
+    Proportional,
 )
 from tests.helpers.buffers import assert_same
 from tests.helpers.her import N_BITS, Player, make_env, make_her
@@ -140,6 +141,26 @@ def test_virtual_transitions_update_priorities_only_with_update_from_virtual(upd
     np.testing.assert_array_equal(buffer.masses, before)
     with pytest.raises(ValueError, match=r"\(29,\)"):
         buffer.update_priorities(batch.indices, np.ones(29))
+
+
+class Counted(Proportional):
+    """Notes how many priorities it computes at once."""
+
+    computed: ClassVar[list[int]] = []
+
+    def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        self.computed.append(len(abs_td_errors))
+        return super().priority(abs_td_errors)
+
+
+def test_an_update_computes_each_priority_that_it_writes_once():
+    env = make_env(2)
+    buffer = make_her(PrioritizedHerReplayBuffer, env, n_rows=50, update_from_virtual=False, scheme=Counted())
+    Player(env, buffer).step(50)
+    ids = buffer.sample(30).indices
+    Counted.computed.clear()
+    buffer.update_priorities(ids, np.ones(30))
+    assert Counted.computed == [30 - int(0.8 * 30)]
 
 
 def test_sampling_before_the_first_finished_episode_raises_an_error_of_the_type_of_sb3():

@@ -24,7 +24,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.slots import read_slots
+from sb3_per.buffers.slots import read_slots, read_steps
 from sb3_per.persistence.generations import DataFile, Manifest, manifest_names_in
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -230,7 +230,7 @@ def column(buffer: PrioritizedReplayBuffer, env: int) -> dict[str, Any]:
     found["masses"] = buffer.masses[rows, env]
     for name, observations in (
         ("observations", read_slots(buffer.observations, slots)),
-        ("next_observations", buffer.read_next_observations(slots)),
+        ("next_observations", read_steps(buffer, slots, n_steps=1).next_observations),
     ):
         flatten(name, observations, n, found)
     return found

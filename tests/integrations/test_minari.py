@@ -20,7 +20,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     from_minari,
 )
-from sb3_per.buffers.slots import keyed, read_slots
+from sb3_per.buffers.slots import keyed, read_slots, read_steps
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, assert_same_state, batch_of, fill, make_buffer
 
 minari = pytest.importorskip("minari")  # needs Python 3.11
@@ -136,7 +136,7 @@ def transitions_of(buffer: Any, env_idx: int) -> dict[str, Any]:
     if buffer.optimize_memory_usage and buffer.full:  # the oldest row has no observation any more
         rows = rows[1:]
     slots = rows * buffer.n_envs + env_idx
-    obs, next_obs = read_slots(buffer.observations, slots), buffer.read_next_observations(slots)
+    obs, next_obs = read_slots(buffer.observations, slots), read_steps(buffer, slots, n_steps=1).next_observations
     parts = {"reward": buffer.rewards[rows, env_idx], "action": buffer.actions[rows, env_idx]}
     for name, o in (("obs", obs), ("next_obs", next_obs)):
         parts |= {f"{name} {key}": array for key, array in (o if isinstance(o, dict) else {"": o}).items()}

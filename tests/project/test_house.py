@@ -19,9 +19,17 @@ def is_module(name: str) -> bool:
     return name in FILES or f"{name}.__init__" in FILES
 
 
-def imports_of(name: str) -> Iterator[str]:
-    """Modules of the package that a module imports: at its top, in a function, or for type checkers alone."""
+def imports_of(name: str, with_types: bool = True) -> Iterator[str]:
+    """Modules of the package that a module imports: at its top, in a function, or ``with_types`` for type checkers alone."""
+    for_types = {
+        part
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for part in node.body
+    }
     for node in ast.walk(TREES[name]):
+        if node in for_types and not with_types:
+            continue
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             parts = [f"{node.module}.{alias.name}" for alias in node.names]
             found = [part if is_module(part) else node.module for part in parts]
@@ -60,8 +68,9 @@ def test_no_modules_import_each_other_in_a_circle():
     def without_init(name: str) -> str:
         return name.removesuffix(".__init__")
 
-    # What a folder offers in its __init__ is imported from there: the file is a module like any other.
-    graph = {without_init(name): {each for each in imports_of(name) if each != without_init(name)} for name in FILES}
+    # What a folder offers in its __init__ is imported from there: the file is a module like any other. A part may name the
+    # type of the buffer that it is given.
+    graph = {without_init(name): set(imports_of(name, with_types=False)) - {without_init(name)} for name in FILES}
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 

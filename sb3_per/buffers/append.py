@@ -1,0 +1,70 @@
+"""Append many steps of one environment at once, which is how actors send them."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sb3_per.buffers import inputs
+from sb3_per.buffers.arrays import ARRAYS
+from sb3_per.buffers.slots import map_arrays
+
+if TYPE_CHECKING:
+    from sb3_per.buffers.replay import PrioritizedReplayBuffer
+
+
+def append_rows(
+    buffer: "PrioritizedReplayBuffer",
+    obs: Any,
+    next_obs: Any,
+    actions: np.ndarray,
+    rewards: np.ndarray,
+    dones: np.ndarray,
+    timeouts: np.ndarray,
+    td_errors: np.ndarray | None,
+) -> None:
+    """See :meth:`PrioritizedReplayBuffer.append_rows`."""
+    if not buffer.draws_all_rows:
+        raise NotImplementedError(
+            f"append_rows() of {type(buffer).__name__} is not supported: which of its transitions can be drawn is decided "
+            "at each step. Use add()"
+        )
+    if buffer.n_envs != 1:
+        raise ValueError(f"append_rows() needs a buffer with n_envs=1, not {buffer.n_envs}")
+    if buffer.optimize_memory_usage:
+        raise NotImplementedError(
+            "append_rows() with optimize_memory_usage=True is not supported: the next observation of the last step is not "
+            "the observation of the next row"
+        )
+    n = len(rewards)
+    parts = (obs, next_obs, actions, rewards, dones)
+    obs, next_obs, actions, rewards, dones = (map_arrays(lambda array: np.asarray(array)[:, None], part) for part in parts)
+    if np.shape(timeouts) != (n,):
+        raise ValueError(f"timeouts must have shape ({n},), not {np.shape(timeouts)}")
+    infos = [[{"TimeLimit.truncated": bool(timeout)}] for timeout in timeouts]
+    checked, timeouts = inputs.checked_rows(buffer, (n, 1), obs, next_obs, actions, rewards, dones, infos)
+    errors = None if td_errors is None else inputs.abs_td_errors(td_errors, (n,))
+    if n == 0:  # a scheme need not work with nothing
+        return
+    masses = None if errors is None else buffer.priority_sampler.evaluate(errors)[0]
+    dones = np.array(checked[4])
+    timeouts = np.array(timeouts)
+    if not dones[-1]:
+        dones[-1] = timeouts[-1] = 1
+    # Of more steps than rows, the newest.
+    held = slice(max(n - buffer.buffer_size, 0), None)
+    with buffer.lock:
+        tracker = buffer.row_tracker
+        tracker.count(buffer)
+        ids = buffer.numbering
+        next_step = ids.next_step + n
+        rows = np.arange(ids.next_step, next_step)[held] % ids.n_rows
+        if masses is not None or tracker.given_values is not None:
+            tracker.keep_given_values(buffer, None if masses is None else masses[held, None], rows)
+        for name, values in zip(ARRAYS, (*checked[:4], dones, timeouts), strict=True):
+            map_arrays(lambda stored, part: stored.__setitem__(rows, part[held]), getattr(buffer, name), values)
+        # In one statement, because an interrupt may come between two.
+        buffer.pos, buffer.full, ids.next_step = (
+            next_step % ids.n_rows,
+            next_step - ids.first_step >= ids.n_rows,
+            next_step,
+        )
