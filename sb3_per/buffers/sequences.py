@@ -325,7 +325,10 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :return: the windows, with weights of 1
         """
         windows = self.windows.read(self, slots)
-        rewards, ends = read_rewards_and_ends(self.rewards, self.dones, self.timeouts, windows.slots.T, windows.last_slots)
+        step_slots = windows.slots.T
+        rewards = np.empty(step_slots.shape, self.rewards.dtype)
+        ends = np.empty((len(slots), 1), np.float32)
+        read_rewards_and_ends(self.rewards, self.dones, self.timeouts, step_slots, windows.last_slots, rewards, ends)
         rewards = self._normalize_reward(rewards.T, env)
         sums, discounts, dones, next_steps, mask = n_step_targets(
             np.ascontiguousarray(rewards, np.float32),
