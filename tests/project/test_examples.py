@@ -25,7 +25,7 @@ PROMISES: dict[str, tuple[list[str], list[str]]] = {
         ["continue_run.zip", "continue_run_buffer.pkl"],
     ),
     "double_dqn": (["mean return"], ["double_dqn.zip"]),
-    "envpool_reacher": (["ep_rew_mean", "seed 0: mean return"], []),
+    "envpool_reacher": (["seed 0: mean return"], []),
     "from_sac": (
         ["300 transitions in a PrioritizedReplayBuffer", "PERSAC, 600 steps"],
         ["from_sac.zip", "from_sac_buffer.pkl"],
