@@ -87,6 +87,7 @@ def exit_code(
     def save() -> None:
         os.close(reader)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.write(writer, b".")
         warnings.simplefilter("error", UserWarning)
         warnings.filterwarnings("ignore", "10 batches were drawn")
         run(kind, path, seed, n_saves, fail_at, writer)
@@ -94,8 +95,9 @@ def exit_code(
     pid = forked(save)
     os.close(writer)
     if signal_number is not None:
-        for _ in range(killed_in):
-            os.read(reader, 1)  # waits until the next save has begun
+        # Wait until the child has its own handler of the signal, then until so many saves have begun.
+        for _ in range(1 + killed_in):
+            os.read(reader, 1)
         time.sleep(delay)
         os.kill(pid, signal_number)
     status = os.waitpid(pid, 0)[1]
