@@ -227,6 +227,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "td3 less": lambda: less("speed", "step td3 cpu"),
     "dqn less": lambda: less("speed", "step dqn cpu"),
     "add more": lambda: more("speed", "add 1"),
+    "add 16 more": lambda: more("speed", "add 16"),
+    "add times": lambda: times("speed", "add 1"),
     "rank times": lambda: times("speed", "rank"),
     "demonstrations times": lambda: times("speed", "demonstrations"),
     "cpprb less": lambda: less("speed", "tree cpprb"),
