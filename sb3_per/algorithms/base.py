@@ -64,14 +64,8 @@ from sb3_per.utils.checks import FRACTION, check_argument, integer
 from sb3_per.utils.origin import is_overridden
 from sb3_per.utils.parents import overrides
 
-# By the name of a class, or of the first of its bases that stands here: the actions that it takes, the space that it does not
-# take, and the class that does.
-_ACTIONS: dict[str, tuple[str, type[spaces.Space], str]] = {
-    "PERRecurrentSAC": ("continuous", spaces.Discrete, "PERRecurrentDQN"),
-    "PERRecurrentDQN": ("discrete", spaces.Box, "PERRecurrentSAC"),
-    **dict.fromkeys(("SAC", "TD3", "DDPG", "TQC", "CrossQ"), ("continuous", spaces.Discrete, "PERDQN")),
-    **dict.fromkeys(("DQN", "QRDQN"), ("discrete", spaces.Box, "PERSAC")),
-}
+# The space of the other actions, by the actions that an algorithm takes.
+_OTHER_ACTIONS: dict[str, type[spaces.Space]] = {"continuous": spaces.Discrete, "discrete": spaces.Box}
 
 
 @overrides("_wrap_env", "_setup_model", "_setup_learn", "_update_current_progress_remaining", "_excluded_save_params")
@@ -93,6 +87,11 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     #: Whether a network other than the critics chooses actions. Without one, ``actor_batch="uniform"`` is refused.
     has_actor: ClassVar[bool] = True
+
+    #: ``"continuous"`` or ``"discrete"``, and the name of the class for the other ones, which the message names. ``None``: SB3
+    #: alone checks the space of the actions.
+    takes_actions: ClassVar[str | None] = None
+    class_for_other_actions: ClassVar[str] = ""
 
     #: Whether the actors of :mod:`sb3_per.distributed` can act with copies of the policy. If not, they are refused.
     can_act_in_copies: ClassVar[bool] = True
@@ -118,13 +117,12 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     def _wrap_env(cls, env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         wrapped = super()._wrap_env(env, verbose, monitor_wrapper)
         space = wrapped.action_space
-        for base in cls.__mro__:
-            if base.__name__ in _ACTIONS:
-                taken, refused, other = _ACTIONS[base.__name__]
-                if isinstance(space, refused):  # SB3 would refuse it later, without the name of the other class
-                    raise AssertionError(
-                        f"{cls.__name__} is for {taken} actions, and this environment has {space}: take {other}"
-                    )
+        # SB3 would refuse it later, without the name of the other class.
+        if cls.takes_actions is not None and isinstance(space, _OTHER_ACTIONS[cls.takes_actions]):
+            raise AssertionError(
+                f"{cls.__name__} is for {cls.takes_actions} actions, and this environment has {space}: take "
+                f"{cls.class_for_other_actions}"
+            )
         return wrapped
 
     def _setup_model(self) -> None:

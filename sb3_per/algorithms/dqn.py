@@ -37,6 +37,8 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
     :param kwargs: keyword arguments of ``stable_baselines3.DQN``
     """
 
+    takes_actions = "discrete"
+    class_for_other_actions = "PERSAC"
     has_actor = False
 
     @shows_arguments_of(DQN.__init__)

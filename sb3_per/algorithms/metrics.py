@@ -8,6 +8,7 @@ import numpy as np
 import torch as th
 
 from sb3_per.sampling.schemes import PriorityScheme
+from sb3_per.sampling.shuffled import Shuffled
 
 #: Numbers of the gradient steps of a call of ``train``, by name. A list is shorter if only some steps have the number.
 Recorded = defaultdict[str, list[float]]
@@ -46,7 +47,7 @@ def demonstration_metrics(is_demonstration: np.ndarray, td_errors: Any, scheme: 
     :param td_errors: signed TD errors, an array or a tensor on any device, shape (batch_size, n_critics)
     :param scheme: prioritization scheme
     :return: share of the demonstrations, mean ``|td|`` of them and of the rest, and mean priority p of the demonstrations, by
-        name; without the numbers of a part that the batch lacks
+        name; without the numbers of a part that the batch lacks, and without priorities that are :class:`Shuffled`
     """
     values = td_errors.detach().cpu().numpy() if isinstance(td_errors, th.Tensor) else td_errors
     errors = np.abs(values, dtype=np.float64).reshape(len(is_demonstration), -1)
@@ -54,9 +55,9 @@ def demonstration_metrics(is_demonstration: np.ndarray, td_errors: Any, scheme: 
     experience_errors = errors[~is_demonstration]
     metrics = {"demonstrations/share": is_demonstration.mean()}
     if len(demonstration_errors):
-        priorities = scheme.priority(scheme.reduce(demonstration_errors))
         metrics["demonstrations/td_error"] = demonstration_errors.mean()
-        metrics["demonstrations/mean_priority"] = np.mean(priorities)
+        if not isinstance(scheme, Shuffled):  # it would draw again: random numbers of the run, and other priorities
+            metrics["demonstrations/mean_priority"] = np.mean(scheme.priority(scheme.reduce(demonstration_errors)))
     if len(experience_errors):
         metrics["demonstrations/td_error_of_experience"] = experience_errors.mean()
     return metrics

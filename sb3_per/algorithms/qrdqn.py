@@ -27,6 +27,8 @@ class PERQRDQN(PrioritizedOffPolicyMixin, QRDQN):
         model.learn(10_000)
     """
 
+    takes_actions = "discrete"
+    class_for_other_actions = "PERSAC"
     has_scalar_td_loss = False
     has_actor = False
 

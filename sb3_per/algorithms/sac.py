@@ -37,6 +37,9 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
         model.learn(10_000)
     """
 
+    takes_actions = "continuous"
+    class_for_other_actions = "PERDQN"
+
     # The stock class declares the types that these have before the model is set up.
     log_ent_coef: Any
     target_entropy: Any

@@ -29,6 +29,9 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         model.learn(10_000)
     """
 
+    takes_actions = "continuous"
+    class_for_other_actions = "PERDQN"
+
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.actor.optimizer, self.critic.optimizer]
 

@@ -38,6 +38,8 @@ class PERTQC(PrioritizedOffPolicyMixin, TQC):
         model.learn(10_000)
     """
 
+    takes_actions = "continuous"
+    class_for_other_actions = "PERDQN"
     has_scalar_td_loss = False
 
     # The stock class declares the types that these have before the model is set up.

@@ -29,7 +29,7 @@ class NoActorAliveError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class ActorSettings:
     """
     Settings of all actors, see :func:`~sb3_per.distributed.make.make_actors`.
 
@@ -73,7 +73,7 @@ class ActorPool:
     :param settings: settings of all actors
     """
 
-    def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: Settings):
+    def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: ActorSettings):
         self.engine = engine
         self.n_actors = n_actors
         self.settings = settings
@@ -84,6 +84,8 @@ class ActorPool:
         self.closed = False
         #: how often each actor was restarted, over all runs, so that no seed is used twice
         self.n_restarts_ever = [0] * n_actors
+        # It also asks actors that are restarted; `gather` and `begin` set it, before the first call.
+        self._get_ready: GetReady | None = None
         # By the handle of the answer, the oldest first.
         self._pending: dict[Any, Call] = {}
         # Steps that each environment of an actor may still take, over all actors.
@@ -258,4 +260,5 @@ class ActorPool:
         self._restarts_in_run[actor] += 1
         self.n_restarts_ever[actor] += 1
         self.start(actor)
+        assert self._get_ready is not None, "an actor fails after a call"
         self._pending[self._get_ready(actor, True)] = Call(actor, 0)

@@ -20,13 +20,13 @@ class Engine(ABC):
     """Run actors, which have numbers from 0, and call methods of their :class:`~sb3_per.distributed.worker.ActorWorker`."""
 
     @abstractmethod
-    def start(self, actor: int, recipe: bytes, start: int) -> None:
+    def start(self, actor: int, recipe: bytes, n_earlier_starts: int) -> None:
         """
         Start an actor. If it runs, end it first, even in the middle of a call.
 
         :param actor: its number
         :param recipe: a pickled :class:`~sb3_per.distributed.environments.EnvRecipe`
-        :param start: number of earlier starts
+        :param n_earlier_starts: how often it was started before
         """
 
     @abstractmethod
@@ -74,10 +74,10 @@ class LocalEngine(Engine):
         self.workers: dict[int, ActorWorker] = {}
         self._random_states: dict[int, random_state.RandomState] = {}
 
-    def start(self, actor: int, recipe: bytes, start: int) -> None:
+    def start(self, actor: int, recipe: bytes, n_earlier_starts: int) -> None:
         """See :class:`Engine`."""
         self._end(actor)
-        self.workers[actor] = ActorWorker(recipe, actor, start)
+        self.workers[actor] = ActorWorker(recipe, actor, n_earlier_starts)
 
     def is_running(self, actor: int) -> bool:
         """See :class:`Engine`."""

@@ -33,13 +33,13 @@ class EnvRecipe:
     arguments: dict[str, Any]
     spec: Any = None
 
-    def make(self, actor: int, start: int) -> VecEnv:
+    def make(self, actor: int, n_earlier_starts: int) -> VecEnv:
         """Make the environments of an actor, from its number and the number of its earlier starts."""
         if self.spec is not None:
             gym.registry.setdefault(self.spec.id, self.spec)
         arguments = dict(self.arguments)
         arguments["start_index"] = arguments.get("start_index", 0) + actor * arguments["n_envs"]
-        if start > 0:
+        if n_earlier_starts > 0:
             # A new actor keeps the monitor file of the one before it.
             arguments["monitor_kwargs"] = {**(arguments.get("monitor_kwargs") or {}), "override_existing": False}
         return make_vec_env(**arguments)

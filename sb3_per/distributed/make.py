@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.distributed.actor_pool import Settings
+from sb3_per.distributed.actor_pool import ActorSettings
 from sb3_per.distributed.engines import Engine, LocalEngine
 from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.vec_env import ActorVecEnv
@@ -79,7 +79,7 @@ def make_actors(
     in_order = lockstep or engine == "local"
     if in_flight is None:
         in_flight = 1 if in_order else 2
-    settings = Settings(chunk, exploration, initial_priorities, in_flight, in_order, max_restarts, timeout)
+    settings = ActorSettings(chunk, exploration, initial_priorities, in_flight, in_order, max_restarts, timeout)
     _check(engine, address, lockstep, n_actors, n_envs, settings)
     arguments: dict[str, Any] = dict(
         env_id=env_id,
@@ -99,7 +99,7 @@ def make_actors(
     return ActorVecEnv(_engine(engine, address, ray_options), n_actors, recipe, settings)
 
 
-def _check(engine: str, address: str | None, lockstep: bool, n_actors: int, n_envs: int, settings: Settings) -> None:
+def _check(engine: str, address: str | None, lockstep: bool, n_actors: int, n_envs: int, settings: ActorSettings) -> None:
     check_argument("n_actors", n_actors, integer())
     check_argument("n_envs", n_envs, integer())
     check_argument("chunk", settings.chunk, integer())

@@ -74,12 +74,12 @@ class RayEngine(Engine):
         # The first answer of each process, which shows that it runs.
         self._ready: dict[int, Any] = {}
 
-    def start(self, actor: int, recipe: bytes, start: int) -> None:
+    def start(self, actor: int, recipe: bytes, n_earlier_starts: int) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
         if actor in self._actors:
             ray.kill(self._actors[actor])
         path = list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
-        self._actors[actor] = self._remote_class.remote(path, recipe, actor, start)
+        self._actors[actor] = self._remote_class.remote(path, recipe, actor, n_earlier_starts)
         self._ready[actor] = self._actors[actor].__ray_ready__.remote()
 
     def is_running(self, actor: int) -> bool:

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from sb3_per.algorithms.base import PrioritizedAlgorithm
 from sb3_per.algorithms.collecting import CollectingVecEnv
 from sb3_per.distributed import random_state
-from sb3_per.distributed.actor_pool import ActorPool, Settings
+from sb3_per.distributed.actor_pool import ActorPool, ActorSettings
 from sb3_per.distributed.chunks import joined
 from sb3_per.distributed.engines import Engine
 from sb3_per.distributed.environments import EnvRecipe
@@ -36,7 +36,7 @@ class ActorVecEnv(CollectingVecEnv):
     :param settings: settings of all actors
     """
 
-    def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: Settings):
+    def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: ActorSettings):
         self.engine = engine
         self.pool = ActorPool(engine, n_actors, recipe, settings)
         #: metrics of the newest run of an algorithm of this package
@@ -44,6 +44,8 @@ class ActorVecEnv(CollectingVecEnv):
         # The algorithm that learns now, and its run once it has begun.
         self._learner: PrioritizedAlgorithm | None = None
         self._run: Run | None = None
+        # Answers of the newest synchronous step, one per actor.
+        self._step_handles: list[Any] = []
         # The algorithm whose episodes continue if it learns again.
         self._continued_model: PrioritizedAlgorithm | None = None
         try:

@@ -22,13 +22,16 @@ class ActorWorker:
 
     :param recipe: a pickled :class:`~sb3_per.distributed.environments.EnvRecipe`
     :param actor: number of this actor
-    :param start: number of earlier starts
+    :param n_earlier_starts: how often it was started before
     """
 
     model: Any
 
-    def __init__(self, recipe: bytes, actor: int, start: int):
-        self.venv: VecEnv = cloudpickle.loads(recipe).make(actor, start)
+    def __init__(self, recipe: bytes, actor: int, n_earlier_starts: int):
+        #: the environments
+        self.venv: VecEnv = cloudpickle.loads(recipe).make(actor, n_earlier_starts)
+        #: the environments as the algorithm sees them; `begin` wraps them
+        self.env = self.venv
 
     # ---- environments
 

@@ -10,7 +10,8 @@ from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.integrations.minari import from_minari
-from sb3_per.persistence.buffer_files import describe_space, load_buffer
+from sb3_per.persistence.buffer_files import load_buffer
+from sb3_per.persistence.facts import describe_space
 from sb3_per.persistence.generations import Manifest, manifest_names_in, reading, whole_generations
 
 # Kinds of buffers that demonstrations can come from, as they are named in files.

@@ -13,7 +13,8 @@ from stable_baselines3.common.callbacks import CheckpointCallback
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.persistence.atomic import make_directory, remove_temporary, sync_directory, write_file
-from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, describe_buffer
+from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer
+from sb3_per.persistence.facts import describe_buffer
 from sb3_per.persistence.generations import manifest_names_in, numbers_in, whole_generations
 from sb3_per.utils.checks import Allowed, check_argument, integer
 from sb3_per.utils.parents import overrides

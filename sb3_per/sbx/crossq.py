@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from sbx import CrossQ
 
-from sb3_per.sbx.jax_loop import Metrics, PrioritizedJaxMixin, UpdateInputs, UpdateResult
-from sb3_per.sbx.sac import SACNetworks
+from sb3_per.sbx.jax_loop import UpdateInputs, UpdateResult
+from sb3_per.sbx.sac import LearnsEntropy, SACNetworks
 
 
-class PERCrossQ(PrioritizedJaxMixin, CrossQ):
+class PERCrossQ(LearnsEntropy, CrossQ):
     """
     CrossQ (arXiv 1902.05605) of SBX with prioritized experience replay (PER, arXiv 1511.05952).
 
@@ -27,13 +27,8 @@ class PERCrossQ(PrioritizedJaxMixin, CrossQ):
         model.learn(10_000)
     """
 
-    def _networks(self) -> SACNetworks:
-        return SACNetworks(self.policy.qf_state, self.policy.actor_state, self.ent_coef_state)
-
-    def _set_networks(self, networks: SACNetworks) -> None:
-        self.policy.qf_state = networks.critics
-        self.policy.actor_state = networks.actor
-        self.ent_coef_state = networks.entropy
+    takes_actions = "continuous"
+    class_for_other_actions = "PERDQN"
 
     def _hyperparameters(self) -> dict[str, Any]:
         return {"target_entropy": self.target_entropy}
@@ -72,15 +67,5 @@ class PERCrossQ(PrioritizedJaxMixin, CrossQ):
         (loss, (td_errors, statistics)), gradient = jax.value_and_grad(critic_loss, has_aux=True)(critics.params)
         critics = critics.apply_gradients(grads=gradient).replace(**statistics)
 
-        # Actor and entropy coefficient, by SBX's own function, which a user may override.
-        def actor_step() -> tuple[SACNetworks, jax.Array, Metrics]:
-            new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
-                actor, critics, entropy, batch.for_actor, inputs.hyperparameters["target_entropy"], key
-            )
-            metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
-            return SACNetworks(critics=new_critics, actor=new_actor, entropy=new_entropy), next_key, metrics
-
-        networks, key, actor_metrics = inputs.update_actor_if_due(
-            actor_step, skipped=(SACNetworks(critics, actor, entropy), key)
-        )
+        networks, key, actor_metrics = cls._update_actor_if_due(inputs, SACNetworks(critics, actor, entropy), key)
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)

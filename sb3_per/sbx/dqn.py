@@ -45,6 +45,8 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
     :param kwargs: keyword arguments of ``sbx.DQN``
     """
 
+    takes_actions = "discrete"
+    class_for_other_actions = "PERSAC"
     has_actor = False
     actor_states = ()
 

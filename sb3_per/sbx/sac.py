@@ -16,7 +16,43 @@ class SACNetworks(NamedTuple):
     entropy: Any
 
 
-class PERSAC(PrioritizedJaxMixin, SAC):
+class LearnsEntropy(PrioritizedJaxMixin):
+    """What SAC and CrossQ share: their train states, and the update of actor and entropy coefficient."""
+
+    ent_coef_state: Any
+    target_entropy: Any
+
+    def _networks(self) -> SACNetworks:
+        return SACNetworks(self.policy.qf_state, self.policy.actor_state, self.ent_coef_state)
+
+    def _set_networks(self, networks: SACNetworks) -> None:
+        self.policy.qf_state = networks.critics
+        self.policy.actor_state = networks.actor
+        self.ent_coef_state = networks.entropy
+
+    @classmethod
+    def _update_actor_if_due(cls, inputs: UpdateInputs, networks: SACNetworks, key: jax.Array) -> Any:
+        """
+        Update actor and entropy coefficient if it is their turn, by SBX's own function, which a user may override.
+
+        :param inputs: input of the gradient step
+        :param networks: train states, with the new critics
+        :param key: random key
+        :return: see :meth:`UpdateInputs.update_actor_if_due`
+        """
+        critics, actor, entropy = networks
+
+        def update() -> tuple[SACNetworks, jax.Array, Metrics]:
+            new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
+                actor, critics, entropy, inputs.batch.for_actor, inputs.hyperparameters["target_entropy"], key
+            )
+            metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
+            return SACNetworks(critics=new_critics, actor=new_actor, entropy=new_entropy), next_key, metrics
+
+        return inputs.update_actor_if_due(update, skipped=(networks, key))
+
+
+class PERSAC(LearnsEntropy, SAC):
     """
     Soft Actor-Critic (SAC, arXiv 1801.01290) of SBX with prioritized experience replay (PER, arXiv 1511.05952).
 
@@ -33,13 +69,8 @@ class PERSAC(PrioritizedJaxMixin, SAC):
         model.learn(10_000)
     """
 
-    def _networks(self) -> SACNetworks:
-        return SACNetworks(self.policy.qf_state, self.policy.actor_state, self.ent_coef_state)
-
-    def _set_networks(self, networks: SACNetworks) -> None:
-        self.policy.qf_state = networks.critics
-        self.policy.actor_state = networks.actor
-        self.ent_coef_state = networks.entropy
+    takes_actions = "continuous"
+    class_for_other_actions = "PERDQN"
 
     def _hyperparameters(self) -> dict[str, Any]:
         return {"tau": self.tau, "target_entropy": self.target_entropy}
@@ -83,15 +114,5 @@ class PERSAC(PrioritizedJaxMixin, SAC):
         critics = critics.apply_gradients(grads=gradient)
         critics = cls.soft_update(inputs.hyperparameters["tau"], critics)
 
-        # Actor and entropy coefficient, by SBX's own function, which a user may override.
-        def actor_step() -> tuple[SACNetworks, jax.Array, Metrics]:
-            new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
-                actor, critics, entropy, batch.for_actor, inputs.hyperparameters["target_entropy"], key
-            )
-            metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
-            return SACNetworks(critics=new_critics, actor=new_actor, entropy=new_entropy), next_key, metrics
-
-        networks, key, actor_metrics = inputs.update_actor_if_due(
-            actor_step, skipped=(SACNetworks(critics, actor, entropy), key)
-        )
+        networks, key, actor_metrics = cls._update_actor_if_due(inputs, SACNetworks(critics, actor, entropy), key)
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)

@@ -33,6 +33,9 @@ class PERTD3(PrioritizedJaxMixin, TD3):
         model.learn(10_000)
     """
 
+    takes_actions = "continuous"
+    class_for_other_actions = "PERDQN"
+
     def _networks(self) -> TD3Networks:
         return TD3Networks(self.policy.qf_state, self.policy.actor_state)
 

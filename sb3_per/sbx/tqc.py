@@ -48,6 +48,8 @@ class PERTQC(PrioritizedJaxMixin, TQC):
         model.learn(10_000)
     """
 
+    takes_actions = "continuous"
+    class_for_other_actions = "PERDQN"
     has_scalar_td_loss = False
     critic_states = ("qf1_state", "qf2_state")
 
@@ -111,7 +113,7 @@ class PERTQC(PrioritizedJaxMixin, TQC):
             taken = (batch.observations, batch.actions)
             quantiles_1 = critic_1.apply_fn(params[0], *taken, rngs={"dropout": current_key_1})
             quantiles_2 = critic_2.apply_fn(params[1], *taken, rngs={"dropout": current_key_2})
-            losses = [quantile_huber_losses(quantiles, targets) for quantiles in (quantiles_1, quantiles_2)]
+            losses = [mean_quantile_huber_losses(quantiles, targets) for quantiles in (quantiles_1, quantiles_2)]
             td_errors = [targets.mean(axis=1) - quantiles.mean(axis=1) for quantiles in (quantiles_1, quantiles_2)]
             both_td_errors = jnp.stack(td_errors, axis=1)
             return inputs.options.scheme.jax_loss(jnp.stack(losses, axis=1), both_td_errors, batch.weights), both_td_errors
@@ -136,7 +138,7 @@ class PERTQC(PrioritizedJaxMixin, TQC):
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)
 
 
-def quantile_huber_losses(quantiles: jax.Array, targets: jax.Array) -> jax.Array:
+def mean_quantile_huber_losses(quantiles: jax.Array, targets: jax.Array) -> jax.Array:
     """
     Quantile Huber loss with threshold 1 (arXiv 1710.10044, equation 10), mean over all pairs of an estimate and a target.
 

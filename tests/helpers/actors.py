@@ -11,7 +11,7 @@ from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckA
 
 from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ
 from sb3_per.distributed import ActorVecEnv, make_actors
-from sb3_per.distributed.actor_pool import Settings
+from sb3_per.distributed.actor_pool import ActorSettings
 from sb3_per.distributed.chunks import Chunk
 from sb3_per.distributed.engines import LocalEngine
 from sb3_per.distributed.environments import EnvRecipe
@@ -32,7 +32,7 @@ def on_engine(
         chunk=5, exploration=None, initial_priorities="actor", in_flight=1, lockstep=True, max_restarts=10, timeout=60.0
     )
     recipe = EnvRecipe(dict(env_id=env, n_envs=n_envs, seed=seed))
-    return ActorVecEnv(engine, n_actors, recipe, Settings(**{**defaults, **settings}))
+    return ActorVecEnv(engine, n_actors, recipe, ActorSettings(**{**defaults, **settings}))
 
 
 class Listening(LocalEngine):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sb3_per.persistence.buffer_files as buffer_files
+import sb3_per.persistence.streams as streams
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
 from sb3_per.persistence.generations import manifest_names_in, numbers_in
@@ -41,8 +41,8 @@ def newest(path: Path) -> int:
 @pytest.fixture
 def small_files(monkeypatch):
     """Split even small buffers into several files, some of which a later save joins."""
-    monkeypatch.setattr(buffer_files, "_FILE_BYTES", 500)
-    monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 300)
+    monkeypatch.setattr(streams, "_FILE_BYTES", 500)
+    monkeypatch.setattr(streams, "_SMALL_BYTES", 300)
 
 
 # ---- kills

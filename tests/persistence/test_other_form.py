@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-import sb3_per.persistence.buffer_files as buffer_files
+import sb3_per.persistence.streams as streams
 from sb3_per import PrioritizedReplayBuffer, Proportional
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.generations import DamagedFileError
@@ -30,8 +30,8 @@ def test_the_newest_steps_that_fit_are_loaded(kind, n_rows, steps_per_save, tmp_
     Each environment gets its newest transitions, with their masses and new ids. 16 rows were saved, in several files, before
     and after the ring has wrapped. The loaded buffer can be used, saved and loaded like any other.
     """
-    monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 0)
-    monkeypatch.setattr(buffer_files, "_SMALL_SHARE", 0)
+    monkeypatch.setattr(streams, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(streams, "_SMALL_SHARE", 0)
     buffer, saved = make(kind), SavedBuffer(tmp_path / "x.buffer")
     player = Player(buffer, seed=n_rows)
     for n in steps_per_save:

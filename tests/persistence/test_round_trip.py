@@ -102,7 +102,7 @@ def test_what_a_class_saves_of_each_row_stays_with_the_row(tmp_path):
         rows = np.arange(loaded.pos - loaded.size(), loaded.pos)
         assert loaded.size() == min(n_rows, 6) and loaded.notes.any()
         np.testing.assert_array_equal(loaded.notes[rows], loaded.rewards[rows])
-    message = r"state\(\) of Undeclared returns 'notes' by row: add 'notes' to row_state, with float32"
+    message = r"^state_to_save\(\) of Undeclared returns 'notes' by row: add 'notes' to row_state, with float32"
     with pytest.warns(UserWarning, match="keeps in notes"), pytest.raises(ValueError, match=message):
         save_buffer(undeclared, tmp_path / "y.buffer")
     assert not list((tmp_path / "y.buffer").glob("*.bin"))

@@ -103,9 +103,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         buffer = self.replay_buffer
         # An empty buffer, or one that is too small for any window, is an error of `sample`.
         is_filling = buffer.size() > 0 and not buffer.full
-        with buffer.lock:
-            has_window = buffer.can_draw()
-        if is_filling and not has_window:
+        if is_filling and not buffer.can_draw():
             return
         super().train(gradient_steps, batch_size)
 

@@ -24,7 +24,7 @@ from sb3_per.buffers.samples import PrioritizedReplayBufferSamples, SequenceRepl
 from sb3_per.buffers.slots import map_arrays
 
 #: Hidden and cell state, each of shape (n_layers, n, hidden).
-States = tuple[th.Tensor, ...]
+LSTMStates = tuple[th.Tensor, ...]
 
 #: States of all networks that acting carries from step to step, each of shape (n_layers, n_envs, hidden); ``None``: zeros.
 ActingStates = tuple[np.ndarray, ...] | None
@@ -79,7 +79,7 @@ class RecurrentNetwork(BaseModel):
         super().__init__(**kwargs)
         self.lstm = nn.LSTM(features_dim, **lstm_args)
 
-    def step(self, observations: Any, states: States) -> tuple[th.Tensor, States]:
+    def step(self, observations: Any, states: LSTMStates) -> tuple[th.Tensor, LSTMStates]:
         """
         Take one step.
 
@@ -98,7 +98,7 @@ class RecurrentNetwork(BaseModel):
         :param batch: windows
         :return: input of SB3's network, shape (sequence_length + n_steps, n, n_features)
         """
-        states: States = batch.states[self.own_states]
+        states: LSTMStates = batch.states[self.own_states]
         if batch.prefix_lengths.any():
             with th.no_grad():
                 prefix = self._features_over_time(batch.prefix, batch.prefix_lengths)
@@ -156,7 +156,7 @@ class RecurrentNetwork(BaseModel):
 # ---- LSTMs and their states
 
 
-def states_after(lstm: nn.LSTM, features: th.Tensor, lengths: th.Tensor, states: States) -> States:
+def states_after(lstm: nn.LSTM, features: th.Tensor, lengths: th.Tensor, states: LSTMStates) -> LSTMStates:
     """
     Run an LSTM over prefixes of different lengths.
 
@@ -177,7 +177,7 @@ def states_after(lstm: nn.LSTM, features: th.Tensor, lengths: th.Tensor, states:
     return states
 
 
-def _states_after_inputs(lstm: nn.LSTM, inputs: Any, states: States, chosen: th.Tensor) -> States:
+def _states_after_inputs(lstm: nn.LSTM, inputs: Any, states: LSTMStates, chosen: th.Tensor) -> LSTMStates:
     """
     Run an LSTM over the inputs of some windows.
 
