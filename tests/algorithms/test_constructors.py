@@ -26,7 +26,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from tests.helpers.models import ADDED_ARGUMENTS, STOCK, env_of
+from tests.helpers.models import ALGORITHMS, STOCK, env_of
 from tests.helpers.project import ROOT
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=20, batch_size=8, device="cpu")
@@ -41,7 +41,7 @@ def test_the_signature_is_that_of_the_stock_class():
         shown = list(inspect.signature(cls).parameters.values())
         stock = list(inspect.signature(STOCK[cls]).parameters.values())
         assert shown[: len(stock)] == stock
-        assert {p.name: p.default for p in shown[len(stock) :]} == ADDED_ARGUMENTS.get(cls, {})
+        assert {p.name: p.default for p in shown[len(stock) :]} == ALGORITHMS[cls].added_arguments
 
 
 def test_the_constructor_and_subclasses_of_users_show_the_same_arguments():

@@ -12,8 +12,10 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per import PERDQN, PERSAC, PERCrossQ, PERRecurrentDQN
-from tests.helpers.algorithms import Records
+from sb3_per import PERDQN, PERSAC, PERCrossQ, PERRecurrentDQN, Proportional
+from sb3_per.algorithms import base
+from sb3_per.sampling.shuffled import Shuffled
+from tests.helpers.algorithms import Records, recorded
 from tests.helpers.buffers import fill
 from tests.helpers.models import STOCK
 
@@ -52,6 +54,23 @@ def test_algorithms_pretrain_and_learn_from_mixed_batches(cls):
     for name in ("td_error", "td_error_of_experience", "mean_priority"):
         assert np.isfinite(last[f"demonstrations/{name}"]) and last[f"demonstrations/{name}"] > 0.0
     assert len(model.replay_buffer.demonstrations) == 40
+
+
+def test_the_log_of_shuffled_priorities_draws_no_random_numbers(monkeypatch):
+    """The control shuffles with NumPy's generator: a run with the log equals one without. No mean priority is logged."""
+    runs = []
+    for metrics in (base.demonstration_metrics, lambda *args: {}):
+        monkeypatch.setattr(base, "demonstration_metrics", metrics)
+        model, lines = make_model(PERDQN, train_freq=1, replay_buffer_kwargs=dict(scheme=Shuffled(Proportional())))
+        drawn = recorded(model.replay_buffer)
+        model.learn(20)
+        model.dump_logs()
+        runs.append((lines[-1], np.concatenate([batch.indices for batch in drawn]), np.random.get_state()[1:]))
+    (logged, ids, state), (not_logged, same_ids, same_state) = runs
+    assert logged["demonstrations/td_error"] > 0.0 and "demonstrations/td_error" not in not_logged
+    assert "demonstrations/mean_priority" not in logged
+    np.testing.assert_array_equal(ids, same_ids)
+    assert (state[0] == same_state[0]).all() and state[1:] == same_state[1:]
 
 
 def test_learning_can_start_at_the_first_step():

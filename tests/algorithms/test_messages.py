@@ -12,6 +12,7 @@ import yaml
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
+import sb3_per
 from sb3_per import (
     LAP,
     PERDQN,
@@ -22,7 +23,9 @@ from sb3_per import (
     PERRecurrentSAC,
     PrioritizedReplayBuffer,
 )
+from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
+from tests.helpers.models import ALGORITHMS
 
 # A setting that the buffer does not accept, and what the message names.
 SETTINGS = [
@@ -128,6 +131,17 @@ def test_a_class_for_other_actions_is_named():
     ):
         with pytest.raises(AssertionError, match=re.escape(named)):
             cls("MlpLstmPolicy" if "Recurrent" in named else "MlpPolicy", env)
+
+
+@pytest.mark.parametrize("cls", [*ALGORITHMS, PERRecurrentDQN, PERRecurrentSAC], ids=lambda cls: cls.__name__)
+def test_every_algorithm_names_a_class_for_the_other_actions(cls):
+    env, fits = ("Pendulum-v1", "continuous") if cls.takes_actions == "discrete" else ("CartPole-v1", "discrete")
+    other = getattr(sb3_per, cls.class_for_other_actions)
+    assert other.takes_actions == fits and issubclass(other, RecurrentMixin) == issubclass(cls, RecurrentMixin)
+    with pytest.raises(
+        AssertionError, match=f"^{cls.__name__} is for {cls.takes_actions} actions, .*: take {other.__name__}$"
+    ):
+        cls("MlpPolicy", env)
 
 
 def test_double_q_is_a_flag():

@@ -12,14 +12,12 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from sb3_per import (
     PERDQN,
-    PERQRDQN,
     PERSAC,
-    PERTQC,
     PERCrossQ,
 )
 from sb3_per.algorithms.torch_loop import foreach_enabled
 from tests.helpers.algorithms import CONFIGURATIONS, SMALL, UNBATCHED, filled_model, parameters, recorded
-from tests.helpers.models import BIT_EQUAL, STOCK
+from tests.helpers.models import ALGORITHMS
 
 # The quick ones are a diagonal: every algorithm once, and every kind of policy.
 QUICK = (
@@ -45,7 +43,7 @@ def test_equal_weights_give_the_update_of_the_stock_parent(name, batch_size):
     """With the same batches and seed, parameters and logs are equal after several calls of train."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     per = filled_model(cls, policy, make_env(), replay_buffer_kwargs=dict(alpha=0.0), **kwargs)
-    stock = filled_model(STOCK[cls], policy, make_env(), **kwargs)
+    stock = filled_model(ALGORITHMS[cls].stock, policy, make_env(), **kwargs)
     before = {key: value.clone() for key, value in parameters(per).items()}
     for key, value in parameters(stock).items():
         assert th.equal(before[key], value), key
@@ -69,7 +67,7 @@ def test_equal_weights_give_the_update_of_the_stock_parent(name, batch_size):
     for key, value in parameters(stock).items():
         actual = parameters(per)[key]
         # A mean over a power of two: the order of the same operations does not even change the rounding.
-        if batch_size == 32 and cls in BIT_EQUAL:
+        if batch_size == 32 and ALGORITHMS[cls].is_bit_equal:
             assert th.equal(actual, value), key
         th.testing.assert_close(actual, value, rtol=1e-4, atol=1e-6, msg=key)
         changed += not th.equal(before[key], value)
@@ -170,9 +168,6 @@ def one_update(model: Any, batch: Any) -> Any:
     return twin
 
 
-VALUE_NETWORK = {PERDQN: "q_net", PERQRDQN: "quantile_net"}
-
-
 @pytest.mark.parametrize(
     "name", with_slow(["sac", "td3", "dqn", "qrdqn", "tqc", "crossq", "sac-fixed-entropy"], ("sac", "qrdqn", "tqc", "crossq"))
 )
@@ -187,7 +182,7 @@ def test_a_transition_of_weight_zero_has_no_effect(name):
     same = one_update(model, batch._replace(weights=weights))
     other = one_update(model, batch._replace(weights=weights, rewards=rewards))
     weighted = one_update(model, batch._replace(rewards=rewards))
-    network = VALUE_NETWORK.get(cls, "critic")
+    network = ALGORITHMS[cls].value_network
     for key, value in getattr(same, network).state_dict().items():
         assert th.equal(value, getattr(other, network).state_dict()[key]), key
     # ... and with its weight it does have influence, so the test can fail.
@@ -234,7 +229,7 @@ def test_a_weight_of_2_counts_as_two_transitions(name):
     # Compare gradients, because the first step of Adam depends only on their signs.
     found = []
     for each in (batch, repeated):
-        network = getattr(one_update(model, each), VALUE_NETWORK.get(cls, "critic"))
+        network = getattr(one_update(model, each), ALGORITHMS[cls].value_network)
         found.append([parameter.grad for parameter in network.parameters()])
     for actual, expected in zip(*found, strict=True):
         th.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
@@ -249,9 +244,9 @@ def test_lap_and_pal_updates_follow_the_formulas(name, scheme):
     model.max_grad_norm = np.inf  # DQN clips its gradients
     batch = model.replay_buffer.sample(16)
     batch = batch._replace(dones=th.ones(16, 1), rewards=th.linspace(-3, 3, 16).reshape(-1, 1))
-    network = VALUE_NETWORK.get(cls, "critic")
+    network = ALGORITHMS[cls].value_network
     updated = getattr(one_update(model, batch), network).parameters()
-    size = (batch.rewards - values_of(model, batch)).abs()
+    size = (batch.rewards - ALGORITHMS[type(model)].values_of(model, batch)).abs()
     assert (size < 1).any() and (size > 1).any()
     if scheme == "lap":
         loss = th.where(size < 1, size**2 / 2, size - 0.5)
@@ -263,21 +258,10 @@ def test_lap_and_pal_updates_follow_the_formulas(name, scheme):
         th.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
 
 
-def values_of(model: Any, batch: Any) -> th.Tensor:
-    """Compute the values of the batch's actions from the networks, one column for each critic."""
-    if isinstance(model, PERTQC):
-        return model.critic(batch.observations, batch.actions).mean(dim=2)
-    if isinstance(model, PERQRDQN):
-        return model.quantile_net(batch.observations).mean(dim=1).gather(1, batch.actions.long())
-    if isinstance(model, PERDQN):
-        return model.q_net(batch.observations).gather(1, batch.actions.long())
-    return th.cat(model.critic(batch.observations, batch.actions), dim=1)
-
-
 def td_errors_of(model: Any, batch: Any) -> np.ndarray:
     """Compute the absolute TD errors of terminal transitions, averaged over the critics."""
     with th.no_grad():
-        return (batch.rewards - values_of(model, batch)).abs().mean(dim=1).numpy()
+        return (batch.rewards - ALGORITHMS[type(model)].values_of(model, batch)).abs().mean(dim=1).numpy()
 
 
 @pytest.mark.parametrize("name", with_slow([*UNBATCHED, "sac-fixed-entropy"], ("sac", "dqn", "qrdqn", "tqc")))

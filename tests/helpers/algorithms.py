@@ -20,9 +20,9 @@ from sb3_per import (
     PERCrossQ,
     PrioritizedReplayBuffer,
 )
-from tests.helpers.models import STOCK
+from tests.helpers.models import ALGORITHMS
 
-DISCRETE = [cls for cls in STOCK if not cls.has_actor]
+DISCRETE = [cls for cls in ALGORITHMS if not cls.has_actor]
 SMALL = dict(net_arch=[16, 16])
 
 
@@ -160,7 +160,7 @@ def optimizers_of(model: Any) -> list[th.optim.Optimizer]:
 
 
 # One configuration of each algorithm; CrossQ without batch normalization.
-UNBATCHED = ["sac", "td3", "ddpg", "dqn", "qrdqn", "tqc", "crossq-plain"]
+UNBATCHED = [algorithm.configuration for algorithm in ALGORITHMS.values()]
 
 
 class Records(KVWriter):
