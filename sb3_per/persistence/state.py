@@ -13,7 +13,7 @@ from sb3_per.persistence.streams import DEMONSTRATIONS, Stream, parts_of, steps_
 
 def state_to_save(buffer: PrioritizedReplayBuffer) -> tuple[dict[str, Any], Blocks]:
     """
-    Collect the values that may change after a step is stored.
+    Collect the state of a buffer and of its demonstrations, as a file holds it.
 
     :param buffer: prioritized buffer
     :return: numbers, as JSON can hold them; and arrays in blocks, of which some are views, those by row from old to new
@@ -60,7 +60,7 @@ def restore_state(
     keeps_masses: bool,
 ) -> None:
     """
-    Restore the state of a buffer.
+    Restore the state of a buffer and of its demonstrations from a file.
 
     :param buffer: whose rows were read. Discard it after an error
     :param manifest: of the generation

@@ -14,6 +14,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 import sb3_per
+import sb3_per.sbx
 from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.distributed import make_actors
 from tests.helpers.algorithms import Records, recorded
@@ -28,6 +29,15 @@ def test_constructors_are_those_of_sbx():
         if name == "dqn":
             assert parameters.pop("double_q").default is False
         assert parameters == dict(inspect.signature(stock).parameters)
+
+
+def test_every_algorithm_names_a_class_for_the_other_actions():
+    for name, (cls, _, _) in ALGORITHMS.items():
+        env = "CartPole-v1" if cls.has_actor else "Pendulum-v1"
+        other = getattr(sb3_per.sbx, cls.class_for_other_actions)
+        assert {cls.takes_actions, other.takes_actions} == {"continuous", "discrete"}
+        with pytest.raises(AssertionError, match=f"is for {cls.takes_actions} actions, .*: take {other.__name__}$"):
+            make(name, env=env)
 
 
 def test_draws_are_those_of_sb3_per():
