@@ -19,8 +19,10 @@ class SACNetworks(NamedTuple):
 class LearnsEntropy(PrioritizedJaxMixin):
     """What SAC and CrossQ share: their train states, and the update of actor and entropy coefficient."""
 
+    # The stock class has these.
     ent_coef_state: Any
     target_entropy: Any
+    update_actor_and_temperature: Any
 
     def _networks(self) -> SACNetworks:
         return SACNetworks(self.policy.qf_state, self.policy.actor_state, self.ent_coef_state)

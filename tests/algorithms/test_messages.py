@@ -141,7 +141,7 @@ def test_every_algorithm_names_a_class_for_the_other_actions(cls):
     with pytest.raises(
         AssertionError, match=f"^{cls.__name__} is for {cls.takes_actions} actions, .*: take {other.__name__}$"
     ):
-        cls("MlpPolicy", env)
+        cls("MlpLstmPolicy" if issubclass(cls, RecurrentMixin) else "MlpPolicy", env)
 
 
 def test_double_q_is_a_flag():
