@@ -55,16 +55,16 @@ def append_rows(
     with buffer.lock:
         tracker = buffer.row_tracker
         tracker.count(buffer)
-        ids = buffer.numbering
-        next_step = ids.next_step + n
-        rows = np.arange(ids.next_step, next_step)[held] % ids.n_rows
+        numbering = buffer.numbering
+        next_step = numbering.next_step + n
+        rows = np.arange(numbering.next_step, next_step)[held] % numbering.n_rows
         if masses is not None or tracker.given_values is not None:
             tracker.keep_given_values(buffer, None if masses is None else masses[held, None], rows)
         for name, values in zip(ARRAYS, (*checked[:4], dones, timeouts), strict=True):
             map_arrays(lambda stored, part: stored.__setitem__(rows, part[held]), getattr(buffer, name), values)
         # In one statement, because an interrupt may come between two.
-        buffer.pos, buffer.full, ids.next_step = (
-            next_step % ids.n_rows,
-            next_step - ids.first_step >= ids.n_rows,
+        buffer.pos, buffer.full, numbering.next_step = (
+            next_step % numbering.n_rows,
+            next_step - numbering.first_step >= numbering.n_rows,
             next_step,
         )

@@ -75,8 +75,8 @@ class EpisodeTracker(RowTracker["PrioritizedHerReplayBuffer"]):
 
     def insert(self, buffer: "PrioritizedHerReplayBuffer") -> None:
         """Give the transitions of finished episodes their masses, and take away those of overwritten ones."""
-        ids = buffer.numbering
-        if self.inserted_until < ids.first_step:
+        numbering = buffer.numbering
+        if self.inserted_until < numbering.first_step:
             self.start_tree_over(buffer)
         if self.finished or self.overwritten:
             marks = buffer.ep_length.reshape(-1)
@@ -88,7 +88,7 @@ class EpisodeTracker(RowTracker["PrioritizedHerReplayBuffer"]):
             # Last, so that after an interrupt all is done once more.
             self.overwritten = []
             self.finished = []
-        self.inserted_until = ids.next_step
+        self.inserted_until = numbering.next_step
 
     def drawable_slots(self, buffer: "PrioritizedHerReplayBuffer") -> np.ndarray:
         """See :meth:`RowTracker.drawable_slots`."""

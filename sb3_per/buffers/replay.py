@@ -281,8 +281,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param reward: rewards, shape (n, n_envs)
         :param done: ends of episodes, shape (n, n_envs)
         :param infos: for each step, one dictionary per environment
-        :param masses: what :attr:`masses` shows (with ranks priorities, in the unit of TD errors; with ``age_decay`` masses
-            without the factor of age), shape (n, n_envs); ``None``: that of ``max_priority``
+        :param masses: tree values, shape (n, n_envs): the :attr:`masses` of the transitions, without the factor of
+            ``age_decay``; with ``scheme="rank"`` their priorities, in units of TD errors. ``None``: that of ``max_priority``
         :raises ValueError: if the numbers of steps differ, or for a reward that is NaN or infinite, a mass that is not
             allowed, or any masses with a scheme that draws uniformly, before anything is stored
         :raises NotImplementedError: for ``masses`` in a class with its own :meth:`add`
@@ -331,7 +331,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _evaluate(self, td_errors: Any) -> np.ndarray:
         """
-        Turn the TD errors of a new row into masses, or with ranks priorities.
+        Turn the TD errors of a new row into tree values.
 
         :param td_errors: shape (n_envs,) or (n_envs, n_critics)
         :return: float64 of shape (n_envs,)
@@ -445,10 +445,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :param batch_size: number of slots
         :param series_progress: see :meth:`sample`
-        :return: slots, int64, and their N P, how many times as likely each is as in a uniform draw, float64, both of shape
-            (batch_size,)
+        :return: slots, int64, and their N P, the probability P of each times the number N of candidates (how many times as
+            likely it is as in a uniform draw), float64, both of shape (batch_size,)
         :raises ValueError: if no transition can be drawn
         """
+        # Where all rows can be drawn, the numbering knows the candidates, and a call is saved.
         candidates = self.numbering if self.draws_all_rows else self.draw_candidates()
         if candidates.n == 0:
             raise self._empty_error()

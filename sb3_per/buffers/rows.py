@@ -36,8 +36,8 @@ class RowTracker(Generic[BufferT]):
         self.inserted_until = 0
         #: whether SB3's ``add`` may have written a row that is not counted yet, because of an interrupt
         self.is_adding = False
-        #: masses, or with ranks priorities, that transitions came with, shape (buffer_size, n_envs), NaN for none; ``None``:
-        #: no transition has come with any
+        #: tree values that transitions came with, shape (buffer_size, n_envs), NaN for none; ``None``: no transition has come
+        #: with any
         self.given_values: np.ndarray | None = None
 
     # ---- count
@@ -53,15 +53,15 @@ class RowTracker(Generic[BufferT]):
         is_resized = buffer.buffer_size != buffer.numbering.n_rows
         if is_resized:
             self._make_parts_again(buffer)
-        ids = buffer.numbering
+        numbering = buffer.numbering
         if buffer.pos == buffer.buffer_size:  # an interrupt in SB3's `add`, before it goes back to row 0
             buffer.full = True
             buffer.pos = 0
         if self.is_adding:
-            if buffer.pos == (ids.next_step + 1) % ids.n_rows:
-                ids.next_step += 1
+            if buffer.pos == (numbering.next_step + 1) % numbering.n_rows:
+                numbering.next_step += 1
             self.is_adding = False
-        if ids.agree(buffer.pos, buffer.full) and not is_resized:
+        if numbering.agree(buffer.pos, buffer.full) and not is_resized:
             return
         if not 0 <= buffer.pos < buffer.buffer_size:
             raise ValueError(
@@ -72,7 +72,7 @@ class RowTracker(Generic[BufferT]):
         require_finite_rewards(buffer.rewards[: buffer.size()])
         self.given_values = None
         self.inserted_until = -1  # first, so that after an interrupt the tree starts over at the next call
-        ids.start_over(buffer.pos + buffer.buffer_size if buffer.full else buffer.pos)
+        numbering.start_over(buffer.pos + buffer.buffer_size if buffer.full else buffer.pos)
         self.start_tree_over(buffer)
 
     def _make_parts_again(self, buffer: BufferT) -> None:
@@ -96,15 +96,15 @@ class RowTracker(Generic[BufferT]):
         """
         if not (is_overridden(buffer, "add") or is_overridden(buffer, "extend")):
             return False
-        ids = buffer.numbering
-        n = ids.rows_until(buffer.pos, buffer.full)
+        numbering = buffer.numbering
+        n = numbering.rows_until(buffer.pos, buffer.full)
         if n is None:
             return False
-        rows = np.arange(ids.next_step, ids.next_step + n)[-buffer.buffer_size :] % buffer.buffer_size
+        rows = np.arange(numbering.next_step, numbering.next_step + n)[-buffer.buffer_size :] % buffer.buffer_size
         require_finite_rewards(buffer.rewards[rows])
         if self.given_values is not None:
             self.given_values[rows] = np.nan
-        ids.next_step += n
+        numbering.next_step += n
         self.note_rows_of_users_add(buffer, n)
         return True
 
@@ -124,14 +124,14 @@ class RowTracker(Generic[BufferT]):
 
         :param buffer: the buffer, whose rows are counted
         """
-        ids = buffer.numbering
-        if self.inserted_until < ids.first_step:
+        numbering = buffer.numbering
+        if self.inserted_until < numbering.first_step:
             self.start_tree_over(buffer)
         sampler = buffer.priority_sampler
-        sampler.insert(ids.slots_of_newest_rows(ids.next_step - self.inserted_until), self.given_values)
-        if ids.shares_next_obs and buffer.full:
+        sampler.insert(numbering.slots_of_newest_rows(numbering.next_step - self.inserted_until), self.given_values)
+        if numbering.shares_next_obs and buffer.full:
             sampler.remove(np.arange(buffer.pos * buffer.n_envs, (buffer.pos + 1) * buffer.n_envs))
-        self.inserted_until = ids.next_step  # last, so that after an interrupt the rows are inserted once more
+        self.inserted_until = numbering.next_step  # last, so that after an interrupt the rows are inserted once more
 
     def start_tree_over(self, buffer: BufferT) -> None:
         """
@@ -153,11 +153,10 @@ class RowTracker(Generic[BufferT]):
 
     def keep_given_values(self, buffer: BufferT, values: np.ndarray | None, row: int | np.ndarray) -> None:
         """
-        Keep the masses that transitions come with until the tree gets them.
+        Keep the tree values that transitions come with until the tree gets them.
 
         :param buffer: the buffer
-        :param values: masses, or with ranks priorities, shape (n_envs,), of several rows (n, n_envs); ``None``: they come with
-            none
+        :param values: tree values, shape (n_envs,), of several rows (n, n_envs); ``None``: they come with none
         :param row: of the transitions, or several
         """
         if self.given_values is None:
@@ -199,7 +198,7 @@ class RowTracker(Generic[BufferT]):
         buffer.priority_sampler.max_priority = other.priority_sampler.max_priority
         self.inserted_until = other.numbering.first_step
         if keeps_masses:
-            buffer.priority_sampler.load(other.priority_sampler, other.size() * other.n_envs)
+            buffer.priority_sampler.continue_from(other.priority_sampler)
             self.inserted_until = other.numbering.next_step
             if other.row_tracker.given_values is not None:
                 self.given_values = other.row_tracker.given_values

@@ -53,5 +53,5 @@ def put_state(buffer: "PrioritizedReplayBuffer", state: BufferState, keeps_masse
     buffer.beta_schedule.load(numbers)
     if keeps_masses:
         by_slot = {name: array.reshape(-1) for name, array in state.by_row.items()}
-        buffer.priority_sampler.load_state(by_slot, buffer.row_tracker.drawable_slots(buffer), is_whole)
+        buffer.priority_sampler.load(by_slot, buffer.row_tracker.drawable_slots(buffer), is_whole)
         buffer.row_tracker.inserted_until = buffer.numbering.next_step

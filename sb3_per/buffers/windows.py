@@ -385,15 +385,15 @@ class WindowTracker(RowTracker["PrioritizedSequenceReplayBuffer"]):
 
     def insert(self, buffer: "PrioritizedSequenceReplayBuffer") -> None:
         """See :meth:`RowTracker.insert`."""
-        ids = buffer.numbering
-        if self.inserted_until < ids.first_step:
+        numbering = buffer.numbering
+        if self.inserted_until < numbering.first_step:
             self.start_tree_over(buffer)
-        if ids.next_step > ids.first_step:
+        if numbering.next_step > numbering.first_step:
             changes = buffer.windows.changes(buffer)
             buffer.priority_sampler.remove(changes.gone)
             buffer.priority_sampler.insert(changes.new, self.given_values)
             buffer.windows.confirm(changes)
-        self.inserted_until = ids.next_step  # last, so that after an interrupt all is done once more
+        self.inserted_until = numbering.next_step  # last, so that after an interrupt all is done once more
 
     def start_tree_over(self, buffer: "PrioritizedSequenceReplayBuffer") -> None:
         """See :meth:`RowTracker.start_tree_over`."""

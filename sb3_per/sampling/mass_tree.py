@@ -54,8 +54,8 @@ class MassTree(ABC):
         Set the mass of slots. Of repeated slots the last one counts.
 
         :param slots: int64 of shape (n,), contiguous
-        :param values: what the tree takes for each slot: its mass, or in a tree of ranks its priority. At least 0 and finite
-            (a priority may be infinite), float64 of shape (n,), contiguous
+        :param values: tree values, at least 0: the mass of each slot, finite, or in a tree of ranks its priority, which may be
+            infinite; float64 of shape (n,), contiguous
         :raises IndexError: for a slot outside ``[0, capacity)``
         :raises ValueError: for a value that is not allowed. Nothing is changed in either case
         """
@@ -72,7 +72,7 @@ class MassTree(ABC):
     @abstractmethod
     def values(self) -> np.ndarray:
         """
-        Return the value of every slot, as :meth:`write` takes it.
+        Return the tree value of every slot, as :meth:`write` takes it.
 
         :return: float64 of shape (capacity,); 0 for a slot that cannot be drawn. Read only
         """
@@ -95,63 +95,40 @@ class MassTree(ABC):
         :param stratified: cut ``[0, total)`` into ``batch_size`` equal parts and draw once in each
             (Schaul et al. 2016, appendix B.2.1), instead of ``batch_size`` independent draws
         :param n_candidates: number of slots that can be drawn, N
-        :return: slots, int64, and their N P, above 0, float64, both of shape (batch_size,)
+        :return: slots, int64, and their N P, see :meth:`relative_probabilities`, float64, both of shape (batch_size,)
         :raises NothingToDrawError: if no slot has a mass
         """
 
     @abstractmethod
     def relative_probabilities(self, slots: np.ndarray, n_candidates: int) -> np.ndarray:
         """
-        Compute N P of slots in a draw from all of them: how many times as likely as in a uniform draw.
+        Compute N P of slots in a draw from all of them: the number N times the probability P of each, which is how many times as
+        likely it is as in a uniform draw.
 
         :param slots: drawn slots, int64 of shape (batch_size,)
         :param n_candidates: number of slots that can be drawn, N
         :return: float64 in the same shape, above 0; without a factor of age, which weights do not correct for
         """
 
-    @abstractmethod
-    def state(self, n_slots: int) -> dict[str, np.ndarray]:
-        """
-        Return the masses, which may be a view: copy them before the tree changes.
-
-        :param n_slots: number of slots, from 0 on, that may have a mass
-        :return: arrays, see :meth:`load`
-        """
-
     # ---- the same for all, or almost all
 
-    def state_by_slot(self) -> dict[str, np.ndarray]:
+    def state(self) -> dict[str, np.ndarray]:
         """
-        Return what a file holds of the tree. A tree whose values do not say everything overrides this and the next one.
+        Return what a file or another tree needs. A tree whose values do not say everything overrides this and the next one.
 
         :return: arrays of shape (capacity,): ``values``, see :meth:`values`, and in a tree of ranks ``ranks``. Read only
         """
         return {"values": self.values()}
 
-    def in_order_of_writes(self, slots: np.ndarray, state: dict[str, np.ndarray]) -> np.ndarray:
+    def load(self, state: dict[str, np.ndarray], slots: np.ndarray) -> None:
         """
-        Sort slots so that writing their values in this order brings a saved tree back.
+        Write saved values into slots that have none.
 
-        :param slots: int64 of shape (n,)
-        :param state: from :meth:`state_by_slot`
-        :return: the slots in this order
-        :raises ValueError: if the state contradicts itself
+        :param state: from :meth:`state` of a tree of any capacity
+        :param slots: different slots with a value above 0 in the state, int64 of shape (n,)
+        :raises ValueError: if the state contradicts itself. Discard the tree after this error
         """
-        return slots
-
-    def load(self, state: dict[str, Any]) -> None:
-        """
-        Fill an empty tree. A tree that keeps something else than masses overrides this.
-
-        :param state: from :meth:`state` of a tree of the same capacity
-        :raises ValueError: if it is not such a state. Discard the tree after this error
-        """
-        masses = np.asarray(state["masses"])
-        if len(masses) > self.capacity:
-            raise ValueError(f"{len(masses)} masses do not fit {self.capacity} slots")
-        self.update(np.arange(len(masses)), masses)
-        if not self.total < np.inf:
-            raise ValueError("the sum of all masses is infinite")
+        self.write(slots, state["values"][slots])
 
     def insert(self, slots: np.ndarray, values: np.ndarray) -> None:
         """

@@ -5,12 +5,10 @@ The slots that can be drawn are sorted by priority, the largest first. The r-th 
 proportional to r^-alpha. The paper approximates the order by a heap; here it is exact.
 """
 
-from typing import Any
-
 import numpy as np
 
 from sb3_per.sampling import rank_kernels
-from sb3_per.sampling.mass_tree import ALL_WRITTEN, LEAST_MASS, MassTree, as_batch
+from sb3_per.sampling.mass_tree import ALL_WRITTEN, LEAST_MASS, MassTree
 from sb3_per.sampling.rank_kernels import empty_order, n_ranked, ranks_of
 from sb3_per.sampling.sum_tree import prefix_sums_of
 
@@ -75,51 +73,26 @@ class RankTree(MassTree):
         by_slot[slots] = priorities
         return by_slot
 
-    def state_by_slot(self) -> dict[str, np.ndarray]:
-        """See :meth:`MassTree.state_by_slot`. Equal priorities have an order, so ``ranks`` say it: int64, -1 for no rank."""
+    def state(self) -> dict[str, np.ndarray]:
+        """See :meth:`MassTree.state`. Equal priorities have an order, so ``ranks`` say it: int64, -1 for no rank."""
         slots, _ = rank_kernels.entries(self._order)
         ranks = np.full(self.capacity, -1)
         ranks[slots] = np.arange(len(slots))
         return {"values": self.values(), "ranks": ranks}
 
-    def in_order_of_writes(self, slots: np.ndarray, state: dict[str, np.ndarray]) -> np.ndarray:
-        """See :meth:`MassTree.in_order_of_writes`. Of equal priorities, the one that is written last ranks first."""
+    def load(self, state: dict[str, np.ndarray], slots: np.ndarray) -> None:
+        """See :meth:`MassTree.load`. Of equal priorities, the one that is written last ranks first."""
         ranks = state["ranks"][slots]
         if len(np.unique(ranks)) != len(slots):
             raise ValueError("each slot must have a rank of its own")
-        return np.asarray(slots[np.argsort(-ranks, kind="stable")])
-
-    def state(self, n_slots: int) -> dict[str, np.ndarray]:
-        """
-        Return the order of the priorities.
-
-        :param n_slots: without influence
-        :return: slots that can be drawn, int64, those of the largest priorities first, and their priorities, float64
-        """
-        slots, priorities = rank_kernels.entries(self._order)
-        return {"ranked_slots": slots, "ranked_priorities": priorities}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """
-        Set the order. All slots that are not in the state cannot be drawn then.
-
-        :param state: from :meth:`state` of a tree of the same capacity
-        :raises IndexError: for a slot outside ``[0, capacity)``
-        :raises ValueError: for a repeated slot, or a priority that is not above 0. Discard the tree after this error
-        """
-        slots = as_batch(state["ranked_slots"], np.int64)
-        priorities = as_batch(state["ranked_priorities"], np.float64)
-        self.clear()
-        self.update(slots[::-1], priorities[::-1])  # of equal priorities, the one that is set last ranks first
-        if n_ranked(self._order) != len(slots):
-            raise ValueError("Each ranked slot must appear once, with a priority above 0")
+        super().load(state, slots[np.argsort(-ranks, kind="stable")])
 
     def find(self, prefix_sums: np.ndarray) -> np.ndarray:
         """See :meth:`MassTree.find`. Prefix sums run over ranks."""
         return np.asarray(rank_kernels.find(self._order, self._cumulative, self.alpha, prefix_sums)[0])
 
     def draw(self, uniforms: np.ndarray, stratified: bool, n_candidates: int) -> tuple[np.ndarray, np.ndarray]:
-        """See :meth:`MassTree.draw`."""
+        """See :meth:`MassTree.draw`. N P is the number of candidates times the probability P of a slot."""
         self._require_mass()
         prefix_sums = prefix_sums_of(uniforms, self.total, stratified)
         slots, ranks = rank_kernels.find(self._order, self._cumulative, self.alpha, prefix_sums)

@@ -233,8 +233,8 @@ class PriorityScheme:
         """
         Compute importance-sampling weights (N * P(i))^-beta, divided by the largest of the batch (Schaul et al. 2016, 3.4).
 
-        :param relative_probabilities: N P of the drawn transitions, how many times as likely each is as in a uniform draw,
-            above 0, float64 of shape (batch_size,). A common factor cancels in the division
+        :param relative_probabilities: N P of the drawn transitions, the probability P of each times the number N of
+            candidates, above 0, float64 of shape (batch_size,). A common factor cancels in the division
         :param beta: exponent in [0, 1]
         :return: weights in [0, 1], the largest exactly 1, float32 of shape (batch_size, 1); 0 only where float32 has no
             smaller number. All are 1 without ``importance_sampling``

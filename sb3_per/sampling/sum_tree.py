@@ -107,7 +107,7 @@ def descend(
 
 
 @kernel
-def _find(sums: np.ndarray, starts: np.ndarray, remainders: np.ndarray, slots: np.ndarray) -> None:
+def _find_prefix_sums(sums: np.ndarray, starts: np.ndarray, remainders: np.ndarray, slots: np.ndarray) -> None:
     """Find the slot of every prefix sum; the prefix sums are changed."""
     slots[:] = 0
     for i in range(remainders.size):
@@ -148,7 +148,7 @@ def prefix_sums_of(uniforms: np.ndarray, total: float, stratified: bool) -> np.n
 
 
 @kernel
-def draw_slots(
+def draw_from_sums(
     sums: np.ndarray,
     starts: np.ndarray,
     uniforms: np.ndarray,
@@ -157,8 +157,11 @@ def draw_slots(
     slots: np.ndarray,
     relative_probabilities: np.ndarray,
 ) -> None:
-    """Find the slots of uniform numbers, and compute their N P: the mass times N over the total."""
-    _find(sums, starts, prefix_sums_of(uniforms, sums[-1], stratified), slots)
+    """
+    Find the slots of uniform numbers, and compute their N P, the probability P of each times the number N of candidates: the
+    mass times N over the total.
+    """
+    _find_prefix_sums(sums, starts, prefix_sums_of(uniforms, sums[-1], stratified), slots)
     for i in range(uniforms.size):
         relative_probabilities[i] = max(sums[slots[i]] * n_over_total, LEAST_MASS)
 
@@ -256,7 +259,7 @@ class SumTree(MassTree):
             raise ValueError(f"A prefix sum must be at least 0, not {least}")
         self._require_mass()
         slots = np.empty(flat.size, np.int64)
-        _find(self.sums, self.starts, flat, slots)
+        _find_prefix_sums(self.sums, self.starts, flat, slots)
         return slots.reshape(values.shape) if values.ndim else int(slots[0])
 
     def draw(self, uniforms: np.ndarray, stratified: bool, n_candidates: int) -> tuple[np.ndarray, np.ndarray]:
@@ -266,13 +269,9 @@ class SumTree(MassTree):
             self._require_mass()
         slots = np.empty(len(uniforms), np.int64)
         relative_probabilities = np.empty(len(uniforms))
-        draw_slots(self.sums, self.starts, uniforms, stratified, n_candidates / total, slots, relative_probabilities)
+        draw_from_sums(self.sums, self.starts, uniforms, stratified, n_candidates / total, slots, relative_probabilities)
         return slots, relative_probabilities
 
     def relative_probabilities(self, slots: np.ndarray, n_candidates: int) -> np.ndarray:
         """See :meth:`MassTree.relative_probabilities`."""
         return np.asarray(np.maximum(self.sums[slots] * (n_candidates / self.total), LEAST_MASS))
-
-    def state(self, n_slots: int) -> dict[str, np.ndarray]:
-        """Return the masses, see :meth:`MassTree.state`."""
-        return {"masses": self.sums[: min(n_slots, self.capacity)]}

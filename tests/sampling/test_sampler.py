@@ -17,26 +17,26 @@ class Pair:
     """A sampler, and a dictionary of the masses that it should have by slot."""
 
     def __init__(self, n_rows: int, n_envs: int, seed: int):
-        self.ids = TransitionIds(n_rows, n_envs)
-        self.sampler = Sampler(Proportional(ALPHA, EPSILON), self.ids, DrawSettings())
+        self.numbering = TransitionIds(n_rows, n_envs)
+        self.sampler = Sampler(Proportional(ALPHA, EPSILON), self.numbering, DrawSettings())
         self.rng = np.random.default_rng(seed)
         self.masses: dict[int, float] = {}
         self.max_priority = 1.0
 
     def insert(self) -> None:
         """Write some rows, and give them the mass of new transitions."""
-        n = int(self.rng.integers(1, self.ids.n_rows + 1))
-        self.ids.next_step += n
-        slots = self.ids.slots_of_newest_rows(n)
+        n = int(self.rng.integers(1, self.numbering.n_rows + 1))
+        self.numbering.next_step += n
+        slots = self.numbering.slots_of_newest_rows(n)
         self.sampler.insert(slots)
         self.masses |= dict.fromkeys(slots.tolist(), self.max_priority**ALPHA)
 
     def insert_with_masses(self) -> None:
         """Write a row of which some transitions bring a mass, which does not raise the maximum."""
-        self.ids.next_step += 1
-        slots = self.ids.slots_of_newest_rows(1)
+        self.numbering.next_step += 1
+        slots = self.numbering.slots_of_newest_rows(1)
         given = np.where(self.rng.random(len(slots)) < 0.5, self.rng.exponential(size=len(slots)) + 0.1, np.nan)
-        given_values = np.full(self.ids.capacity, np.nan)
+        given_values = np.full(self.numbering.capacity, np.nan)
         given_values[slots] = given
         self.sampler.insert(slots, given_values)
         new = self.max_priority**ALPHA
@@ -61,7 +61,7 @@ class Pair:
             self.max_priority = max(self.max_priority, error + EPSILON)
 
     def clear(self) -> None:
-        self.ids.start_over(0)
+        self.numbering.start_over(0)
         self.sampler.clear()
         self.masses.clear()
 
@@ -69,19 +69,19 @@ class Pair:
         """Every mass is drawn in proportion, up to the one draw by which a slice may differ."""
         if not self.masses:
             with pytest.raises(NothingToDrawError):
-                self.sampler.draw(1, self.ids)
+                self.sampler.draw(1, self.numbering)
             return
         n = 500
-        slots, relative_probabilities = self.sampler.draw(n, self.ids)
+        slots, relative_probabilities = self.sampler.draw(n, self.numbering)
         total = sum(self.masses.values())
-        drawn = np.bincount(slots, minlength=self.ids.capacity)
-        expected = np.zeros(self.ids.capacity)
+        drawn = np.bincount(slots, minlength=self.numbering.capacity)
+        expected = np.zeros(self.numbering.capacity)
         expected[list(self.masses)] = np.array(list(self.masses.values())) / total
         assert (np.abs(drawn - n * expected) < 2.0).all()
-        np.testing.assert_allclose(relative_probabilities, self.ids.n * expected[slots])
+        np.testing.assert_allclose(relative_probabilities, self.numbering.n * expected[slots])
 
     def check(self) -> None:
-        expected = np.zeros(self.ids.capacity)
+        expected = np.zeros(self.numbering.capacity)
         expected[list(self.masses)] = list(self.masses.values())
         np.testing.assert_allclose(self.sampler.masses(), expected)
         assert self.sampler.max_priority == pytest.approx(self.max_priority)
