@@ -35,6 +35,8 @@ def append_rows(
             "append_rows() with optimize_memory_usage=True is not supported: the next observation of the last step is not "
             "the observation of the next row"
         )
+    if td_errors is not None and buffer.scheme.draws_uniformly:
+        raise ValueError(f"td_errors have no meaning with {buffer.scheme}, which draws uniformly: leave them out")
     n = len(rewards)
     parts = (obs, next_obs, actions, rewards, dones)
     obs, next_obs, actions, rewards, dones = (map_arrays(lambda array: np.asarray(array)[:, None], part) for part in parts)
@@ -45,26 +47,44 @@ def append_rows(
     errors = None if td_errors is None else inputs.abs_td_errors(td_errors, (n,))
     if n == 0:  # a scheme need not work with nothing
         return
-    masses = None if errors is None else buffer.priority_sampler.evaluate(errors)[0]
+    tree_values = None if errors is None else buffer.priority_sampler.evaluate(errors)[0]
     dones = np.array(checked[4])
     timeouts = np.array(timeouts)
     if not dones[-1]:
         dones[-1] = timeouts[-1] = 1
-    # Of more steps than rows, the newest.
-    held = slice(max(n - buffer.buffer_size, 0), None)
+    parts = (*checked[:4], dones, timeouts)
     with buffer.lock:
-        tracker = buffer.row_tracker
-        tracker.count(buffer)
-        numbering = buffer.numbering
-        next_step = numbering.next_step + n
-        rows = np.arange(numbering.next_step, next_step)[held] % numbering.n_rows
-        if masses is not None or tracker.given_values is not None:
-            tracker.keep_given_values(buffer, None if masses is None else masses[held, None], rows)
-        for name, values in zip(ARRAYS, (*checked[:4], dones, timeouts), strict=True):
-            map_arrays(lambda stored, part: stored.__setitem__(rows, part[held]), getattr(buffer, name), values)
-        # In one statement, because an interrupt may come between two.
-        buffer.pos, buffer.full, numbering.next_step = (
-            next_step % numbering.n_rows,
-            next_step - numbering.first_step >= numbering.n_rows,
-            next_step,
-        )
+        buffer.row_tracker.count(buffer)
+        first_step = buffer.numbering.next_step
+        try:
+            _write(buffer, first_step, parts, tree_values)
+        except (KeyboardInterrupt, SystemExit):
+            # Rows of which some arrays are new can neither be drawn nor be brought back: write all of them once more.
+            _write(buffer, first_step, parts, tree_values)
+            raise
+
+
+def _write(buffer: "PrioritizedReplayBuffer", first_step: int, parts: tuple[Any, ...], tree_values: np.ndarray | None) -> None:
+    """
+    Write checked steps, and count them. Twice is as good as once.
+
+    :param buffer: the buffer
+    :param first_step: number of the first step
+    :param parts: in the order of :data:`~sb3_per.buffers.arrays.ARRAYS`, each of shape (n, 1, ...)
+    :param tree_values: that the transitions come with, shape (n,); ``None``: they come with none
+    """
+    tracker, numbering = buffer.row_tracker, buffer.numbering
+    next_step = first_step + len(parts[-1])
+    # Of more steps than rows, the newest.
+    held = slice(max(next_step - first_step - numbering.n_rows, 0), None)
+    rows = np.arange(first_step, next_step)[held] % numbering.n_rows
+    if tree_values is not None or tracker.given_values is not None:
+        tracker.keep_given_values(buffer, None if tree_values is None else tree_values[held, None], rows)
+    for name, values in zip(ARRAYS, parts, strict=True):
+        map_arrays(lambda stored, part: stored.__setitem__(rows, part[held]), getattr(buffer, name), values)
+    # In one statement, because an interrupt may come between two.
+    buffer.pos, buffer.full, numbering.next_step = (
+        next_step % numbering.n_rows,
+        next_step - numbering.first_step >= numbering.n_rows,
+        next_step,
+    )

@@ -322,9 +322,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param dones: ends of episodes, shape (n,)
         :param timeouts: which of these ends are truncations, shape (n,)
         :param td_errors: of these transitions, shape (n,) or (n, n_critics), which become their priorities but do not raise
-            ``max_priority``; ``None``: they get the largest priority
-        :raises ValueError: for a buffer of several environments, another shape, values that are not numbers, or a reward that
-            is NaN or infinite; nothing is stored then
+            ``max_priority``; ``None``: they get the largest priority. Unlike in :meth:`add`, they count with any
+            ``initial_priority``, because actors decide for themselves whether they send TD errors
+        :raises ValueError: for a buffer of several environments, another shape, values that are not numbers, a reward that is
+            NaN or infinite, or TD errors with a scheme that draws uniformly; nothing is stored then
         :raises NotImplementedError: with ``optimize_memory_usage``, and with HER and sequences
         """
         append_rows(self, obs, next_obs, actions, rewards, dones, timeouts, td_errors)

@@ -102,8 +102,8 @@ class MassTree(ABC):
     @abstractmethod
     def relative_probabilities(self, slots: np.ndarray, n_candidates: int) -> np.ndarray:
         """
-        Compute N P of slots in a draw from all of them: the number N times the probability P of each, which is how many times as
-        likely it is as in a uniform draw.
+        Compute N P of slots in a draw from all of them: the number N times the probability P of each, which is how many times
+        as likely it is as in a uniform draw.
 
         :param slots: drawn slots, int64 of shape (batch_size,)
         :param n_candidates: number of slots that can be drawn, N

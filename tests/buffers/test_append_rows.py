@@ -1,5 +1,6 @@
 """Steps of actors, which are appended to a buffer of one environment in chunks, against single steps."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from tests.helpers.buffers import make_buffer
 from tests.helpers.frames import Stream, same_bytes
+from tests.helpers.interrupts import interrupted
 
 ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
@@ -120,6 +122,58 @@ def test_dict_observations_are_appended():
     buffer.append_rows(obs, obs, np.zeros((4, 2)), np.zeros(4), np.zeros(4), np.zeros(4))
     np.testing.assert_array_equal(buffer.observations["a"][:4, 0], obs["a"])
     np.testing.assert_array_equal(buffer.next_observations["b"][:4, 0, 0], obs["b"])
+
+
+@pytest.mark.parametrize("frames", [None, 2])
+@pytest.mark.parametrize("n_before, n", [(3, 4), (8, 3), (8, 8), (11, 20)])
+def test_an_interrupted_chunk_is_stored_as_a_whole_or_not_at_all(n_before, n, frames):
+    """At any place: arrays, ids and masses are those before the call, or those after it, and never a mixture."""
+    box = spaces.Box(-1, 1, (2, 3))
+
+    def make_and_call(place: int | None) -> tuple[dict[str, np.ndarray], bool]:
+        """Append a chunk to a buffer that is in use, and say what it holds, and whether the chunk has arrived."""
+        buffer = PrioritizedReplayBuffer(8, box, spaces.Box(-1, 1, (2,)), "cpu", frames=frames)
+        rng = np.random.default_rng(1)
+        np.random.seed(0)
+        for size in (n_before - 2, 2):
+            buffer.append_rows(**stacked(chunk_of(rng, size)))
+            buffer.update_priorities(buffer.sample(4).indices, rng.random(4))
+        call = functools.partial(buffer.append_rows, **stacked(chunk_of(rng, n)), td_errors=rng.random(n))
+        if place != -1:
+            n_passed = interrupted(call, place)
+            assert place is None or n_passed > place
+            places.append(n_passed)
+        held = {name: np.array(getattr(buffer, name)) for name in (*ARRAYS, "transition_ids", "masses", "pos", "full")}
+        return held, buffer.numbering.next_step > n_before
+
+    places: list[int] = []
+    before, after = make_and_call(-1)[0], make_and_call(None)[0]
+    n_arrived = 0
+    for place in range(places[0]):
+        held, has_arrived = make_and_call(place)
+        n_arrived += has_arrived
+        for name, expected in (after if has_arrived else before).items():
+            np.testing.assert_array_equal(held[name], expected, err_msg=f"{name}, interrupted at place {place}")
+    assert 0 < n_arrived < places[0]
+
+
+def stacked(chunk: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Make observations of two rows."""
+    return {name: np.stack((part, part), axis=1) if "obs" in name else part for name, part in chunk.items()}
+
+
+def test_td_errors_count_with_any_initial_priority_but_not_with_a_uniform_draw():
+    chunk = chunk_of(np.random.default_rng(0), 4)
+    for initial_priority in ("max", "td_error"):
+        buffer = make_buffer(10, alpha=1.0, epsilon=1e-6, initial_priority=initial_priority)
+        buffer.append_rows(**chunk, td_errors=np.arange(4.0))
+        np.testing.assert_allclose(buffer.masses[:4, 0], np.arange(4.0) + 1e-6)
+        assert buffer.max_priority == 1.0
+    for scheme in ("uniform", "pal"):
+        buffer = make_buffer(10, scheme=scheme)
+        with pytest.raises(ValueError, match=r"td_errors have no meaning with .*uniform"):
+            buffer.append_rows(**chunk, td_errors=np.ones(4))
+        assert buffer.size() == 0 and not buffer.observations.any()
 
 
 def test_wrong_chunks_change_nothing():

@@ -81,6 +81,8 @@ class Game:
         if not self.record.has_windows:
             self.moves["extend"] = self.extend
             self.moves["sample_observations"] = self.sample_observations
+        if self.buffer.draws_all_rows and self.buffer.n_envs == 1 and not self.buffer.optimize_memory_usage:
+            self.moves["append_rows"] = self.append_rows
         if self.record.has_episodes:
             self.moves["truncate_last_trajectory"] = self.truncate_last_trajectory
         else:  # with episodes, who sets `pos` by hand sets `ep_start` and `ep_length`, too
@@ -145,6 +147,19 @@ class Game:
         for row in dones:
             records.append(records[-1].copy().add(row))
         return Move(lambda: self.buffer.extend(obs, next_obs, actions, rewards, dones, infos, masses), records)
+
+    def append_rows(self) -> Move:
+        n_steps = int(self.rng.integers(1, self.buffer.buffer_size + 3))
+        *parts, _ = self.steps(n_steps)
+        td_errors = self.rng.exponential(size=n_steps) if self.rng.random() < 0.5 else None
+        if self.buffer.scheme.draws_uniformly:
+            td_errors = None
+        after = self.record.copy()
+        for row in parts[4]:
+            after.add(row)
+        after.end_episodes()
+        arguments = [_at(part, (slice(None), 0)) for part in parts]
+        return Move(lambda: self.buffer.append_rows(*arguments, td_errors), [after])
 
     def end_episodes(self) -> Move:
         return Move(self.buffer.end_episodes, [self.record.copy().end_episodes()])
