@@ -87,12 +87,10 @@ def _new_large_arrays(like: ReplayBuffer, settings: BufferSettings, n_rows: int,
         arrays: dict[Any, Any] = {place: np.zeros(shape, dtype) for place, (shape, dtype) in parts.items()}
     else:
         arrays = dict(zip(parts, make_arrays(list(parts.values()), folder), strict=True))
-    stores = []
+    stores: list[FrameStore] = []
     for key, n_frames in frames.items():
         part = keyed(like.observations)[key]
-        store = FrameStore(n_rows, n_envs, part.shape[2:], part.dtype, n_frames, folder)
-        stores.append(store)
-        store.together = stores
+        store = FrameStore(n_rows, n_envs, part.shape[2:], part.dtype, n_frames, folder, stores)
         for is_next, name in enumerate(_OBSERVATIONS):
             arrays[name, key] = FrameArray(store, is_next)
     _warn_of_ram([array for array in arrays.values() if type(array) is np.ndarray], stores)

@@ -21,12 +21,16 @@ from sb3_per.buffers import inputs
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, require_scaled, scaled, unscaled
 from sb3_per.buffers.arrays import ARRAYS
 from sb3_per.buffers.slots import join_tensors, map_arrays, read_slots
+from sb3_per.utils.pickled_names import with_own_names, with_pickled_names
 
 if TYPE_CHECKING:
     from sb3_per.buffers.replay import PrioritizedReplayBuffer
 
 #: Id of the first demonstration. Ids of experience stay far below.
 FIRST_ID = 2**62
+
+# Attributes that have another name in pickles.
+_PICKLED_NAMES = {"take_part": "are_used", "_fill_batches": "_are_alone", "_have_just_come": "_are_undrawn"}
 
 
 class Column(NamedTuple):
@@ -86,12 +90,22 @@ class Demonstrations:
         self.share = LinearShare(fraction, fraction_end)
         #: buffer of one environment that holds them; ``None``: there are none
         self.buffer: PrioritizedReplayBuffer | None = None
-        #: whether there are demonstrations, or a share of them is wanted
-        self.are_used = fraction > 0.0
         # Whether whole batches are demonstrations.
-        self._are_alone = False
+        self._fill_batches = False
         # Whether no batch was drawn since demonstrations were added.
-        self._are_undrawn = False
+        self._have_just_come = False
+        self._follow_changes()
+
+    def _follow_changes(self) -> None:
+        """Note whether draws and updates have to ask for demonstrations. An attribute costs a buffer without them no call."""
+        #: whether there are demonstrations, or batches must contain some
+        self.take_part = self.buffer is not None or self.are_drawn
+
+    def __getstate__(self) -> dict[str, Any]:
+        return with_pickled_names(vars(self), _PICKLED_NAMES)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(with_own_names(state, _PICKLED_NAMES))
 
     def __len__(self) -> int:
         """Number of demonstrations."""
@@ -100,18 +114,18 @@ class Demonstrations:
     @property
     def are_drawn(self) -> bool:
         """Whether batches may contain demonstrations."""
-        return self._are_alone or self.share.start > 0.0
+        return self._fill_batches or self.share.start > 0.0
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Draw whole batches of demonstrations within a ``with`` block."""
-        self._are_alone = True
-        self.are_used = True
         try:
+            self._fill_batches = True
+            self._follow_changes()
             yield
         finally:
-            self._are_alone = False
-            self.are_used = self.buffer is not None or self.share.start > 0.0
+            self._fill_batches = False
+            self._follow_changes()
 
     # ---- write
 
@@ -171,9 +185,8 @@ class Demonstrations:
             if not buffer.dones[row - 1, 0]:
                 buffer.dones[row - 1, 0] = 1
                 buffer.timeouts[row - 1, 0] = experience.handle_timeout_termination
-        self._are_undrawn = True
-        self.buffer = buffer
-        self.are_used = True
+        self._have_just_come = True
+        self.adopt(buffer)
         # In one statement, because an interrupt may come between two. They never fill their buffer.
         buffer.pos = buffer.numbering.next_step = end
 
@@ -205,7 +218,7 @@ class Demonstrations:
         :param buffer: from ``empty_twin``
         """
         self.buffer = buffer
-        self.are_used = True
+        self._follow_changes()
 
     def take_over(self, other: "Demonstrations", experience: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
         """
@@ -217,8 +230,7 @@ class Demonstrations:
         """
         self.share.progress = other.share.progress
         if other.buffer is not None:
-            self.buffer = self._with_rows_of(other.buffer, experience, other.buffer.buffer_size, keeps_masses)
-            self.are_used = True
+            self.adopt(self._with_rows_of(other.buffer, experience, other.buffer.buffer_size, keeps_masses))
 
     # ---- draw
 
@@ -278,13 +290,13 @@ class Demonstrations:
 
         :raises ValueError: if there are no demonstrations where a share of them is wanted
         """
-        if self._are_undrawn and not self.are_drawn:
+        if self._have_just_come and not self.are_drawn:
             warnings.warn(
                 f"The buffer has {len(self)} demonstrations, and demonstration_fraction=0.0 draws none of them: set their "
                 "share, e.g. replay_buffer_kwargs=dict(demonstration_fraction=0.25)"
             )
-        self._are_undrawn = False
-        share = 1.0 if self._are_alone else self.share.value
+        self._have_just_come = False
+        share = 1.0 if self._fill_batches else self.share.value
         if not self.are_drawn:
             return batch_size
         if len(self) == 0:

@@ -142,6 +142,7 @@ class FrameStore:
     :param dtype: type of an observation
     :param n_frames: number of frames in a stack
     :param folder: folder of a file that holds the frames; ``None``: RAM
+    :param together: the stores of the other keys of a buffer, which this one joins; ``None``: there are no others
     :raises ValueError: if the observations cannot be cut into so many frames
     :raises OSError: if the disk has no room for one frame of each step
     """
@@ -154,6 +155,7 @@ class FrameStore:
         dtype: Any,
         n_frames: int,
         folder: str | None = None,
+        together: "list[FrameStore] | None" = None,
     ):
         self.obs_shape = tuple(obs_shape)
         self.dtype = np.dtype(dtype)
@@ -169,7 +171,8 @@ class FrameStore:
         #: numbers of the frames of each observation [0] and next observation [1], shape (2, n_rows, n_envs, n_frames)
         self.references = np.zeros((2, n_rows, n_envs, self.n_frames), number)
         #: the stores of all keys of a buffer, which allocate blocks of the disk together, before any of them is written
-        self.together = [self]
+        self.together = [] if together is None else together
+        self.together.append(self)
         # Number of steps, until it is known whether their observations are stacks.
         self._n_judged = 0
         self._make_memory(n_used=1)

@@ -88,18 +88,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     #: arguments of this kind of buffer beside SB3's and the settings
     extra_arguments: ClassVar[tuple[str, ...]] = ()
-    #: attributes with objects that :meth:`make_parts` makes
-    part_names: ClassVar[tuple[str, ...]] = (
+    #: attributes with objects that :meth:`make_parts` makes, and that stay if somebody assigns arrays of another size
+    lasting_parts: ClassVar[tuple[str, ...]] = (
         "lock",
-        "numbering",
-        "scheme",
-        "priority_sampler",
         "beta_schedule",
         "demonstrations",
         "update_reminder",
         "draw_record",
         "row_tracker",
     )
+    #: those that are made again then
+    sized_parts: ClassVar[tuple[str, ...]] = ("numbering", "scheme", "priority_sampler")
     #: class of the part that counts rows and inserts them into the tree
     tracker_class: ClassVar[type[RowTracker[Any]]] = RowTracker
     #: whether all rows can be drawn
@@ -122,16 +121,43 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         handle_timeout_termination: bool = True,
         **settings: Any,
     ):
+        self._construct(
+            settings,
+            buffer_size,
+            observation_space,
+            action_space,
+            device=device,
+            n_envs=n_envs,
+            optimize_memory_usage=optimize_memory_usage,
+            handle_timeout_termination=handle_timeout_termination,
+        )
+
+    def _construct(
+        self,
+        settings: dict[str, Any],
+        buffer_size: int,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        *,
+        n_envs: int,
+        optimize_memory_usage: bool,
+        **of_sb3: Any,
+    ) -> None:
+        """
+        Check arguments, let SB3's constructor make the arrays, and make the parts.
+
+        :param settings: of prioritization, by name
+        :param of_sb3: further arguments of SB3's constructor
+        """
         self._check_arguments(buffer_size, observation_space, action_space, n_envs, optimize_memory_usage, settings)
         super().__init__(
             # One row, which `place_arrays` replaces.
             n_envs if self.settings.places_arrays else buffer_size,
             observation_space,
             action_space,
-            device,
-            n_envs,
-            optimize_memory_usage,
-            handle_timeout_termination,
+            n_envs=n_envs,
+            optimize_memory_usage=optimize_memory_usage,
+            **of_sb3,
         )
         if self.settings.places_arrays:
             arrays.place_arrays(self, self.settings, max(buffer_size // n_envs, 1))
@@ -184,7 +210,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def make_parts(self, draw_settings: DrawSettings | None = None) -> None:
         """
-        Make what SB3's buffers do not have, for arrays that are empty.
+        Make what SB3's buffers do not have, for arrays that are empty. What can change is named in :attr:`lasting_parts` or
+        :attr:`sized_parts`: copies have parts of their own.
 
         :param draw_settings: in place of those of the buffer's settings
         """
@@ -401,7 +428,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             check_argument("batch_size", batch_size, integer())
         with self.lock:
             self.insert_new_rows()
-            if self.demonstrations.are_used:
+            if self.demonstrations.take_part:
                 drawn = self.demonstrations.draw(self, batch_size, series_progress, env)
                 data, ids, relative_probabilities, is_demonstration = drawn
             else:
@@ -454,12 +481,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         candidates = self.numbering if self.draws_all_rows else self.draw_candidates()
         if candidates.n == 0:
             raise self._empty_error()
-        if self.priority_sampler.draws_as_sb3:  # uniform, not stratified: with SB3's random numbers
-            return self._draw_as_sb3(batch_size), np.ones(batch_size)
+        if self.priority_sampler.draws_as_sb3:  # uniform, not stratified
+            return self._draw_without_masses(batch_size), np.ones(batch_size)
         return self.priority_sampler.draw(batch_size, candidates, series_progress)
 
-    def _draw_as_sb3(self, batch_size: int) -> np.ndarray:
-        """Draw slots uniformly with SB3's random numbers: rows, then environments."""
+    def _draw_without_masses(self, batch_size: int) -> np.ndarray:
+        """Draw slots uniformly, with the random numbers of SB3's buffer of the same kind: here rows, then environments."""
         if self.optimize_memory_usage and self.full:
             rows = (np.random.randint(1, self.buffer_size, size=batch_size) + self.pos) % self.buffer_size
         else:
@@ -550,7 +577,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         check_argument("batch_size", batch_size, integer())
         with self.lock:
             self.insert_new_rows()
-            if self.demonstrations.are_used:
+            if self.demonstrations.take_part:
                 obs = self.demonstrations.draw_observations(self, batch_size)
             else:
                 obs = self.draw_observations(batch_size)
@@ -588,7 +615,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         errors = inputs.abs_td_errors(td_errors, ids.shape)
         with self.lock:
             self.insert_new_rows()
-            if self.demonstrations.are_used:
+            if self.demonstrations.take_part:
                 n_written = self.demonstrations.update(self, ids, errors)
             else:
                 found = self.find_and_evaluate(ids, errors)
@@ -684,6 +711,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Draw whole batches of demonstrations within a ``with`` block."""
         with self.demonstrations.alone():
             yield
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Names of all parts: attributes with objects of this package."""
+        return *self.lasting_parts, *self.sized_parts
 
     @property
     def mass_owner(self) -> str:

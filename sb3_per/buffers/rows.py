@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
-# Parts of a buffer that do not depend on its size.
-_LASTING_PARTS = ("lock", "beta_schedule", "demonstrations", "update_reminder", "draw_record", "row_tracker")
-
 
 class RowTracker(Generic[BufferT]):
     """
@@ -80,7 +77,7 @@ class RowTracker(Generic[BufferT]):
         self.inserted_until = -1  # first, so that after an interrupt the tree starts over at the next call
         self.is_adding = False
         self.given_values = None
-        kept = {name: vars(buffer)[name] for name in _LASTING_PARTS}
+        kept = {name: vars(buffer)[name] for name in buffer.lasting_parts}
         next_step, max_priority = buffer.numbering.next_step, buffer.priority_sampler.max_priority
         buffer.make_parts()
         vars(buffer).update(kept)

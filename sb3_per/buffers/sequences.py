@@ -6,7 +6,7 @@ Storage, ids and the draw are those of single transitions. A drawn id is the fir
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch as th
@@ -64,7 +64,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     """
 
     extra_arguments = SEQUENCE_ARGUMENTS
-    part_names = (*PrioritizedReplayBuffer.part_names, "windows")
+    sized_parts = (*PrioritizedReplayBuffer.sized_parts, "windows")
     tracker_class = WindowTracker
     draws_all_rows = False
     follows_episodes = True
@@ -149,7 +149,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
                 "actor_batch='uniform' with sequences is not supported: observations of single transitions lack their past"
             )
         if self.settings.demonstration_fraction > 0.0:
-            self.empty_twin(1)  # raises
+            _refuse_demonstrations()
 
     def make_parts(self, draw_settings: DrawSettings | None = None) -> None:
         """See :meth:`PrioritizedReplayBuffer.make_parts`."""
@@ -184,10 +184,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
         :raises NotImplementedError: always
         """
-        raise NotImplementedError(
-            "Learning from demonstrations with sequences is not supported: they are single transitions, and have no recurrent "
-            "states"
-        )
+        _refuse_demonstrations()
 
     def unknown_to_sb3(self) -> list[str]:  # noqa: D102 - inherited
         return [*super().unknown_to_sb3(), *(["recurrent states"] if self.windows.states else [])]
@@ -299,8 +296,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         """Return the anchors of windows that can be drawn."""
         return MarkedSlots(self.windows.is_drawable, self.windows.n_drawable)
 
-    def _draw_as_sb3(self, batch_size: int) -> np.ndarray:
-        """Draw uniformly. SB3 has no sequences, so these are not its random numbers."""
+    def _draw_without_masses(self, batch_size: int) -> np.ndarray:
+        """Draw uniformly, see the base class. SB3 has no sequences, so these are not its random numbers."""
         slots = np.flatnonzero(self.windows.is_drawable)
         return np.asarray(slots[(np.random.random_sample(batch_size) * len(slots)).astype(np.int64)])
 
@@ -438,6 +435,14 @@ class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, Prior
     """
 
     kind_in_files = "dict sequences"
+
+
+def _refuse_demonstrations() -> NoReturn:
+    """Raise the error for demonstrations."""
+    raise NotImplementedError(
+        "Learning from demonstrations with sequences is not supported: they are single transitions, and have no recurrent "
+        "states"
+    )
 
 
 def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarray:

@@ -16,7 +16,9 @@ from tests.helpers.buffers import (
     counting_env,
     fill,
     filled_buffer,
+    make_buffer,
 )
+from tests.helpers.sequence_reference import make_sequences
 from tests.helpers.steps import step_of
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -51,6 +53,48 @@ def test_copies_continue_like_the_original(name, clone):
     twin.update_priorities(twin.sample(5).indices, np.full(5, 1e3))
     fill([twin], 1)
     assert_same_state(contents_of(buffer), before)  # an update of the copy leaves the original unchanged
+
+
+def unchangeable(value: Any) -> bool:
+    return all(map(unchangeable, value)) if isinstance(value, tuple) else value is None or isinstance(value, (int, str))
+
+
+@pytest.mark.parametrize("kind", ["plain", "her", "sequences"])
+def test_each_part_of_a_buffer_is_named_so_that_a_copy_has_its_own(kind):
+    """``make_parts`` sets nothing that can change without naming it. Shapes of a step are replaced as a whole."""
+    env = counting_env(2, goals=True)
+    buffer: Any = {
+        "plain": make_buffer,
+        "her": lambda: PrioritizedHerReplayBuffer(12, env.observation_space, env.action_space, env, "cpu", 2),
+        "sequences": make_sequences,
+    }[kind]()
+    names: set[str] = set()
+
+    class Noting(type(buffer)):
+        def __setattr__(self, name: str, value: Any) -> None:
+            names.add(name)
+            super().__setattr__(name, value)
+
+    buffer.__class__ = Noting
+    buffer.make_parts()
+    changeable = {name for name in names - {"step_shapes"} if not unchangeable(vars(buffer)[name])}
+    assert {"numbering", "row_tracker"} <= changeable
+    assert changeable | {"draw_record"} == set(buffer.part_names)
+    assert len(buffer.part_names) == len(set(buffer.part_names))
+    twin = copy.copy(buffer)
+    for name in changeable:
+        assert vars(twin)[name] is not vars(buffer)[name], name
+
+
+def test_pickles_keep_the_names_of_attributes_that_were_renamed():
+    buffer = make_buffer(10, age_decay=1.0, demonstration_fraction=0.5)
+    parts = buffer.demonstrations, buffer.priority_sampler.tree
+    states = [part.__reduce_ex__(4)[2] for part in parts]
+    assert {"are_used", "_are_alone", "_are_undrawn"} <= states[0].keys() and "ids" in states[1]
+    for part, state in zip(parts, states, strict=True):
+        twin = object.__new__(type(part))
+        twin.__setstate__(state)
+        assert vars(twin) == vars(part)
 
 
 class KeepsAll(PrioritizedReplayBuffer):

@@ -15,6 +15,27 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 
 
+def first_whole_window(burn_in: int, period: int) -> int:
+    """
+    Find the oldest window of a full buffer that surely has its prefix and its state, by trying one after the other.
+
+    The state before a row is kept in the place ``row // period``. The window of an anchor is unrolled from ``burn_in`` rows
+    before it. That row must be held, and the newest row, which comes just before the oldest one, must not have its place,
+    wherever in the arrays the two are.
+
+    :param burn_in: steps before an anchor from which a window is unrolled
+    :param period: rows that share a place
+    :return: number of rows from the oldest one to the anchor
+    """
+    anchor = 0
+    while True:
+        unrolled = anchor - burn_in
+        places = [((oldest - 1) // period, (oldest + unrolled) // period) for oldest in range(1, period + 1)]
+        if unrolled >= 0 and all(newest != kept for newest, kept in places):
+            return anchor
+        anchor += 1
+
+
 class Record:
     """
     All steps that a buffer was given. Step s of environment e has the id ``s * n_envs + e``.
@@ -135,7 +156,7 @@ class Record:
         if self.has_windows:
             if (step - first) % self.period != 0:
                 return False
-            oldest = held[0] + (self.burn_in + self.period - 1 if is_full else 0)
+            oldest = held[0] + (first_whole_window(self.burn_in, self.period) if is_full else 0)
             return step >= oldest and (is_finished or step + self.n_recorded <= len(self.ends[env]))
         return True
 

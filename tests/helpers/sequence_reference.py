@@ -11,6 +11,7 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
     SequenceReplayBufferSamples,
 )
+from tests.helpers.drawable import first_whole_window
 
 SHAPES = ((1, 2), (2, 3))
 
@@ -123,7 +124,8 @@ class Reference:
         n_recorded = buffer.sequence_length + buffer.n_steps - 1
         period = buffer.sequence_period or buffer.sequence_length
         for e, steps in enumerate(self.steps):
-            oldest = len(steps) - buffer.buffer_size + buffer.burn_in + period - 1 if buffer.full else 0
+            retired = first_whole_window(buffer.burn_in, period)
+            oldest = len(steps) - buffer.buffer_size + retired if buffer.full else 0
             for i in range(oldest, len(steps)):
                 if steps[i].t % period == 0:
                     window = self.window(e, i, n_recorded)
