@@ -52,35 +52,35 @@ def append_rows(
     timeouts = np.array(timeouts)
     if not dones[-1]:
         dones[-1] = timeouts[-1] = 1
-    parts = (*checked[:4], dones, timeouts)
+    steps = (*checked[:4], dones, timeouts)
     with buffer.lock:
         buffer.row_tracker.count(buffer)
         first_step = buffer.numbering.next_step
         try:
-            _write(buffer, first_step, parts, tree_values)
+            _write(buffer, first_step, steps, tree_values)
         except (KeyboardInterrupt, SystemExit):
             # Rows of which some arrays are new can neither be drawn nor be brought back: write all of them once more.
-            _write(buffer, first_step, parts, tree_values)
+            _write(buffer, first_step, steps, tree_values)
             raise
 
 
-def _write(buffer: "PrioritizedReplayBuffer", first_step: int, parts: tuple[Any, ...], tree_values: np.ndarray | None) -> None:
+def _write(buffer: "PrioritizedReplayBuffer", first_step: int, steps: tuple[Any, ...], tree_values: np.ndarray | None) -> None:
     """
     Write checked steps, and count them. Twice is as good as once.
 
     :param buffer: the buffer
     :param first_step: number of the first step
-    :param parts: in the order of :data:`~sb3_per.buffers.arrays.ARRAYS`, each of shape (n, 1, ...)
+    :param steps: arrays in the order of :data:`~sb3_per.buffers.arrays.ARRAYS`, each of shape (n, 1, ...)
     :param tree_values: that the transitions come with, shape (n,); ``None``: they come with none
     """
     tracker, numbering = buffer.row_tracker, buffer.numbering
-    next_step = first_step + len(parts[-1])
+    next_step = first_step + len(steps[-1])
     # Of more steps than rows, the newest.
     held = slice(max(next_step - first_step - numbering.n_rows, 0), None)
     rows = np.arange(first_step, next_step)[held] % numbering.n_rows
     if tree_values is not None or tracker.given_values is not None:
         tracker.keep_given_values(buffer, None if tree_values is None else tree_values[held, None], rows)
-    for name, values in zip(ARRAYS, parts, strict=True):
+    for name, values in zip(ARRAYS, steps, strict=True):
         map_arrays(lambda stored, part: stored.__setitem__(rows, part[held]), getattr(buffer, name), values)
     # In one statement, because an interrupt may come between two.
     buffer.pos, buffer.full, numbering.next_step = (
