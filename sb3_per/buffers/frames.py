@@ -442,7 +442,7 @@ class FrameArray:
         else:
             stacks = self.store.read(self.is_next, slots)
         stacks[of_stacks] = observations
-        self.store.write(self.is_next, rows.ravel(), envs.ravel(), stacks.reshape(rows.size, *self.store.obs_shape))
+        self.store.write(self.is_next, rows.flatten(), envs.flatten(), stacks.reshape(rows.size, *self.store.obs_shape))
 
     def _located(self, index: Any) -> tuple[tuple[np.ndarray, np.ndarray], Any]:
         """
