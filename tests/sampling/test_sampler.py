@@ -102,3 +102,12 @@ def test_slots_have_the_masses_that_they_were_given(n_rows, n_envs, operations, 
     for operation in operations:
         operation(pair)
         pair.check()
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0] * 6, [1, 1, 1, np.nan], [1, 1, 1, -1.0], [1, 1, 1, 0.0], [1, 1, 1, np.inf], [1e308] * 4]
+)
+def test_masses_that_are_no_state_of_a_sampler_are_refused(values):
+    sampler = Sampler(Proportional(ALPHA, EPSILON), TransitionIds(4, 1), DrawSettings())
+    with pytest.raises(ValueError, match="mass"):
+        sampler.load({"values": np.array(values)}, np.arange(4), is_whole=True)

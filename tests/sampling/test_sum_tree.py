@@ -262,9 +262,3 @@ def test_overflowing_sums_still_find_leaves_inside_the_tree():
     tree = SumTree(100)
     tree.update(np.arange(3, 90), np.finfo(np.float64).max)
     assert ((tree.find([0.0, 1.0, 1e308, np.inf]) >= 0) & (tree.find([0.0, 1.0, 1e308, np.inf]) < 100)).all()
-
-
-@pytest.mark.parametrize("masses", [np.ones(6), np.array([np.nan]), np.array([-1.0]), np.full(4, 1e308)])
-def test_masses_that_are_no_state_of_the_tree_are_refused(masses):
-    with pytest.raises(ValueError, match="mass"):
-        SumTree(4).load({"masses": masses})
