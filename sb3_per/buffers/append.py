@@ -6,7 +6,7 @@ import numpy as np
 
 from sb3_per.buffers import inputs
 from sb3_per.buffers.arrays import ARRAYS
-from sb3_per.buffers.slots import map_arrays
+from sb3_per.buffers.slots import map_arrays, write_rows
 
 if TYPE_CHECKING:
     from sb3_per.buffers.replay import PrioritizedReplayBuffer
@@ -81,7 +81,7 @@ def _write(buffer: "PrioritizedReplayBuffer", first_step: int, steps: tuple[Any,
     if tree_values is not None or tracker.given_values is not None:
         tracker.keep_given_values(buffer, None if tree_values is None else tree_values[held, None], rows)
     for name, values in zip(ARRAYS, steps, strict=True):
-        map_arrays(lambda stored, part: stored.__setitem__(rows, part[held]), getattr(buffer, name), values)
+        map_arrays(lambda stored, part: write_rows(stored, rows, part[held]), getattr(buffer, name), values)
     # In one statement, because an interrupt may come between two.
     buffer.pos, buffer.full, numbering.next_step = (
         next_step % numbering.n_rows,

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per.buffers import inputs
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, require_scaled, scaled, unscaled
 from sb3_per.buffers.arrays import ARRAYS
-from sb3_per.buffers.slots import join_tensors, map_arrays, read_slots
+from sb3_per.buffers.slots import join_tensors, map_arrays, read_slots, write_rows
 from sb3_per.utils.pickled_names import with_own_names, with_pickled_names
 
 if TYPE_CHECKING:
@@ -176,15 +176,15 @@ class Demonstrations:
         buffer = self._with_room(experience, end)
         row = len(self)
         for column in columns:
-            rows = slice(row, row + len(column.rewards))
-            row = rows.stop
+            rows = np.arange(row, row + len(column.rewards))
+            row += len(rows)
             for name, values in zip(ARRAYS, column, strict=True):
-                map_arrays(lambda array, part: _set_rows(array, rows, part), getattr(buffer, name), values)  # noqa: B023
+                map_arrays(lambda array, part: write_rows(array, rows, part[:, None]), getattr(buffer, name), values)  # noqa: B023
             if not experience.handle_timeout_termination:
                 buffer.timeouts[rows] = 0
             if not buffer.dones[row - 1, 0]:
                 buffer.dones[row - 1, 0] = 1
-                buffer.timeouts[row - 1, 0] = experience.handle_timeout_termination
+                buffer.timeouts[row - 1, 0] = 1
         self._have_just_come = True
         self.adopt(buffer)
         # In one statement, because an interrupt may come between two. They never fill their buffer.
@@ -205,9 +205,10 @@ class Demonstrations:
     ) -> "PrioritizedReplayBuffer":
         """Make a buffer of another size, or with other settings, that holds the same demonstrations."""
         made = experience.empty_twin(size)
-        rows = slice(0, old.pos)
+        rows = np.arange(old.pos)
         for name in ARRAYS:
-            map_arrays(lambda array, part: _set_rows(array, rows, part[rows, 0]), getattr(made, name), getattr(old, name))
+            held = read_slots(getattr(old, name), rows)
+            map_arrays(lambda array, part: write_rows(array, rows, part[:, None]), getattr(made, name), held)
         made.row_tracker.continue_from(made, old, keeps_masses)
         return made
 
@@ -342,10 +343,13 @@ class Demonstrations:
         :raises IndexError: for an id that was never issued
         :raises ValueError: for a priority that is not allowed, from a user's scheme
         """
-        is_demonstration = ids >= FIRST_ID
+        if self.buffer is None:  # no id is that of a demonstration
+            is_demonstration = np.zeros(len(ids), bool)
+        else:
+            is_demonstration = ids >= FIRST_ID
         found = experience.find_and_evaluate(ids[~is_demonstration], abs_td_errors[~is_demonstration])
         n_written = len(found[0])
-        if self.buffer is not None and is_demonstration.any():
+        if is_demonstration.any():
             n_written += self._update_own(ids[is_demonstration] - FIRST_ID, abs_td_errors[is_demonstration])
         experience.priority_sampler.update(*found)
         return n_written
@@ -360,11 +364,6 @@ class Demonstrations:
             raise IndexError(f"Ids of demonstrations count from {FIRST_ID} on. {error}") from None
         self.buffer.priority_sampler.update(*found)
         return len(found[0])
-
-
-def _set_rows(stored: Any, rows: slice, values: Any) -> None:
-    """Write rows of a buffer of one environment."""
-    stored[rows, 0] = values
 
 
 def _columns_of(buffer: ReplayBuffer | None) -> Iterator[Column]:

@@ -521,8 +521,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param env: associated VecNormalize
         :return: SB3's batch, with n-step returns if ``n_steps`` is above 1
         """
-        if self._drawn is not None and self._drawn[0] is batch_inds:
-            slots = self._drawn[1]
+        drawn = self._drawn
+        if drawn is not None and (drawn[0] is batch_inds or np.array_equal(drawn[0], batch_inds)):
+            slots = drawn[1]
         else:
             rows = np.arange(self.buffer_size)[np.asarray(batch_inds)]  # NumPy checks them; negative ones count from the end
             slots = rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=len(rows))
@@ -870,7 +871,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return conversion.to_replay_buffer(self)
 
     def __copy__(self: BufferT) -> BufferT:
-        """Copy the position, ids and masses; the arrays are shared, as in a shallow copy of SB3's buffers."""
+        """Copy the position, ids and masses; demonstrations too. Arrays are shared, as in a shallow copy of SB3's buffers."""
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         # In one call, since parts refer to each other.

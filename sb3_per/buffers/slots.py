@@ -8,6 +8,7 @@ import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per.buffers.files import FileArray
+from sb3_per.buffers.frames import FrameArray
 from sb3_per.buffers.n_step import return_windows
 from sb3_per.utils.compiled import kernel, prefetch
 
@@ -56,6 +57,22 @@ def read_slots(stored: Any, slots: np.ndarray) -> Any:
         by_slot = stored[:, 0] if stored.shape[1] == 1 else stored.reshape(-1, *stored.shape[2:])
         return by_slot.take(slots, 0)
     return np.asarray(stored[np.divmod(slots, stored.shape[1])])
+
+
+def write_rows(stored: Any, rows: np.ndarray, values: np.ndarray) -> None:
+    """
+    Write rows of one of SB3's arrays.
+
+    :param stored: array of shape (n_rows, n_envs, ...), or a user's object in its place, which gets one row at a time, as from
+        SB3's ``add``
+    :param rows: int64 of shape (n,)
+    :param values: shape (n, n_envs, ...)
+    """
+    if isinstance(stored, (np.ndarray, FrameArray)):
+        stored[rows] = values
+        return
+    for row, value in zip(rows.tolist(), values, strict=True):
+        stored[row] = value
 
 
 def join_tensors(first: Any, second: Any) -> Any:

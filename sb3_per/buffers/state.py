@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sb3_per.buffers.inputs import require_finite_rewards
+from sb3_per.buffers.slots import read_slots
 
 if TYPE_CHECKING:
     from sb3_per.buffers.replay import PrioritizedReplayBuffer
@@ -33,7 +34,10 @@ def collect_state(buffer: "PrioritizedReplayBuffer") -> BufferState:
     shape = (buffer.buffer_size, buffer.n_envs)
     by_row = {name: array.reshape(shape) for name, array in buffer.priority_sampler.state().items()}
     # In a full ring, these next observations of the newest row have the place of the oldest observations.
-    arrays = {"newest_next_observations": np.asarray(buffer.observations[buffer.pos])} if buffer.optimize_memory_usage else {}
+    arrays = {}
+    if buffer.optimize_memory_usage:
+        newest = np.arange(buffer.pos * buffer.n_envs, (buffer.pos + 1) * buffer.n_envs)
+        arrays["newest_next_observations"] = read_slots(buffer.observations, newest)
     return BufferState(numbers, by_row, arrays)
 
 

@@ -31,7 +31,7 @@ class Engine(ABC):
 
     @abstractmethod
     def is_running(self, actor: int) -> bool:
-        """Tell whether the process of an actor runs, or still waits for its turn to start."""
+        """Tell whether the process of an actor runs."""
 
     @abstractmethod
     def ask(self, actor: int, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

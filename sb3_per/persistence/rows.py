@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from sb3_per.buffers.frames import FrameArray
 from sb3_per.persistence.generations import Blocks
 from sb3_per.persistence.ring import Steps, require_same_form
 
@@ -84,9 +85,9 @@ def rows_of(name: str, array: Any) -> ArrayRows | StoreRows:
     Say how the rows of an array are read and written.
 
     :param name: name of the array in files
-    :param array: one of SB3's arrays. An array-like with a ``store`` shares it with the other array of observations
+    :param array: one of SB3's arrays, or what stands in its place. Frames share their store with the other observations
     :return: its rows
     """
-    if hasattr(array, "store"):
+    if isinstance(array, FrameArray):
         return StoreRows(name.removeprefix("next_"), array.store)
     return ArrayRows(name, array)

@@ -55,12 +55,15 @@ class Shuffled(PriorityScheme):
         return self.scheme.make_tree(capacity)
 
     def reduce(self, abs_td_errors: np.ndarray) -> np.ndarray:
-        """Give each error to another transition of the batch, see :meth:`PriorityScheme.reduce`."""
-        return np.random.permutation(self.scheme.reduce(abs_td_errors))
+        """See :meth:`PriorityScheme.reduce`."""
+        return self.scheme.reduce(abs_td_errors)
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
-        """See :meth:`PriorityScheme.priority`."""
-        return self.scheme.priority(abs_td_errors)
+        """
+        Give each error to another transition of the batch, or to another window: with sequences, :meth:`reduce` is called with
+        single steps, and this with windows. See :meth:`PriorityScheme.priority`.
+        """
+        return self.scheme.priority(np.random.permutation(abs_td_errors))
 
     def mass(self, priority: np.ndarray | float) -> np.ndarray:
         """See :meth:`PriorityScheme.mass`."""

@@ -116,7 +116,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
     Constructor, buffers, settings and files are as in ``sb3_per``, see
     :class:`~sb3_per.algorithms.torch_loop.PrioritizedOffPolicyMixin`. With ``gradient_steps=K``, all K batches are drawn
-    before the first update of a call, and their priorities are written after the last one.
+    before the first update of a call, as far as ``max_bytes_ahead`` allows; their priorities are written after the last one.
 
     An algorithm passes values to the compiled update in two ways: a number that may change while it learns is one of
     ``_hyperparameters``; a shape, or what a branch of Python depends on, is one of ``_options``, and compiles anew.

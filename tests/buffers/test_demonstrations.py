@@ -546,3 +546,27 @@ def test_the_first_demonstration_is_taken_over_and_saved(tmp_path):
         batch = each.sample(4)
         assert batch.is_demonstration.all()
         assert (batch.rewards == 5.0).all() and (batch.observations == np.float32(0.7)).all()
+
+
+@pytest.mark.parametrize("handles_timeouts", [False, True])
+def test_a_cut_in_mid_episode_is_a_truncation(handles_timeouts):
+    """With and without SB3's ``handle_timeout_termination``, as where actors append steps."""
+    buffer = PrioritizedReplayBuffer(
+        12,
+        OBSERVATION_SPACES["box"],
+        ACTION_SPACES["box"],
+        "cpu",
+        handle_timeout_termination=handles_timeouts,
+        demonstration_fraction=1.0,
+    )
+    obs, next_obs, actions, rewards, dones, infos = demonstrations(buffer.observation_space, 5)
+    buffer.add_demonstrations(obs, next_obs, actions, rewards, np.zeros_like(dones), infos)
+    batch = buffer.sample(40)
+    assert (batch.dones.numpy() == 0).all()
+
+
+def test_an_id_of_a_demonstration_is_refused_where_there_are_none():
+    buffer = make_buffer(12, demonstration_fraction=0.5)
+    fill([buffer], 5)
+    with pytest.raises(IndexError, match=str(2**62)):
+        buffer.update_priorities(np.array([2**62]), np.ones(1))

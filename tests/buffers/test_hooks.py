@@ -335,6 +335,17 @@ def test_get_samples_reads_the_rows_that_it_is_given(n_envs):
         PrioritizedReplayBuffer._get_samples(buffer, [12])
 
 
+def test_an_equal_copy_of_the_drawn_rows_is_read_from_the_drawn_environments():
+    class Copies(PrioritizedReplayBuffer):
+        def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
+            return super()._get_samples(np.array(batch_inds), env)
+
+    buffer = Copies(12 * 4, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", 4)
+    fill([buffer], 9)
+    batch = buffer.sample(50)
+    np.testing.assert_array_equal(batch.rewards.numpy()[:, 0], buffer.rewards.reshape(-1)[batch.indices])
+
+
 # ---- methods that are replaced in SB3's own classes
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch as th
 
+from sb3_per import Proportional
+from sb3_per.sampling.shuffled import Shuffled
 from tests.helpers.buffers import assert_same_state, contents_of
 from tests.helpers.sequence_reference import Reference, make_sequences, played
 
@@ -88,3 +90,18 @@ def test_a_bad_update_changes_nothing():
 def test_an_update_of_zero_windows_writes_nothing():
     buffer = played()
     assert buffer.update_priorities(np.empty(0, np.int64), np.empty((6, 0))) == 0
+
+
+def test_the_shuffled_control_gives_the_same_priorities_to_other_windows():
+    """Single steps and padding are not shuffled: the masses are those of the scheme, in another order."""
+    masses = []
+    for scheme in (Proportional(alpha=0.7), Shuffled(Proportional(alpha=0.7))):
+        buffer = make_sequences(60, 2, sequence_length=6, scheme=scheme)
+        Reference(buffer, p_end=0.2).play(50)
+        ids = buffer.transition_ids[buffer.masses > 0]
+        # A few windows have all of the error.
+        errors = np.where(np.arange(len(ids)) < 3, 10.0, 0.01) * np.ones((6, 1))
+        assert buffer.update_priorities(ids, errors) == len(ids)
+        masses.append(buffer.masses[buffer.masses > 0])
+    np.testing.assert_allclose(np.sort(masses[0]), np.sort(masses[1]))
+    assert (masses[0] != masses[1]).any()

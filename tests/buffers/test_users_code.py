@@ -10,11 +10,13 @@ import torch as th
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
 from sb3_per import PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import (
     ACTION_SPACES,
     OBSERVATION_SPACES,
     assert_same_batches,
     assert_same_state,
+    batch_of,
     contents_of,
     counting_env,
     fill,
@@ -22,6 +24,7 @@ from tests.helpers.buffers import (
     make_buffer,
     stock_like,
 )
+from tests.helpers.demonstrations import demonstrations
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("plain", {}),
@@ -235,3 +238,58 @@ def test_goals_of_a_hindsight_buffer_may_be_drawn_otherwise_later():
     batch = buffer.sample(30)
     rows, envs = np.divmod(batch.indices % 40, 2)
     np.testing.assert_array_equal(batch.observations["desired_goal"], buffer.observations["desired_goal"][rows, envs])
+
+
+# ---- an object of a user in place of an array, as in the developer guide
+
+
+class OwnStore:
+    """Holds rows in a dictionary, and takes and gives no more than the developer guide asks for."""
+
+    def __init__(self, array: np.ndarray):
+        self.shape, self.dtype = array.shape, array.dtype
+        self.store: dict[int, np.ndarray] = {}
+
+    def __setitem__(self, row: int, values: np.ndarray) -> None:
+        self.store[row] = np.array(values, self.dtype)
+
+    def __getitem__(self, places: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        rows, envs = places
+        return np.array([self.store[row][env] for row, env in zip(rows.tolist(), envs.tolist(), strict=True)])
+
+
+class OwnStoreBuffer(PrioritizedReplayBuffer):
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.observations = OwnStore(self.observations)  # type: ignore[assignment]
+        if not self.optimize_memory_usage:
+            self.next_observations = OwnStore(self.next_observations)  # type: ignore[assignment]
+
+
+def with_own_store(**settings: Any) -> list[Any]:
+    spaces_ = OBSERVATION_SPACES["box"], ACTION_SPACES["box"]
+    return [cls(9, *spaces_, "cpu", **settings) for cls in (OwnStoreBuffer, PrioritizedReplayBuffer)]
+
+
+def test_chunks_and_demonstrations_go_into_an_own_store():
+    buffers = with_own_store(demonstration_fraction=0.5)
+    chunk = batch_of(buffers[0].observation_space, 20)
+    actions = np.array([buffers[0].action_space.sample() for _ in range(20)])
+    ends = np.arange(20) % 7 == 6
+    for buffer in buffers:
+        buffer.append_rows(chunk, chunk, actions, np.arange(20.0), ends, ends)
+        buffer.add_demonstrations(*demonstrations(buffer.observation_space, 5))
+        buffer.add_demonstrations(*demonstrations(buffer.observation_space, 30, seed=1))
+    for one, other in zip(*map(next_draws, buffers), strict=True):
+        assert_same_batches(one, other)
+
+
+@pytest.mark.parametrize("optimize_memory_usage", [False, True])
+def test_an_own_store_is_saved_and_loaded(optimize_memory_usage, tmp_path):
+    settings = dict(optimize_memory_usage=optimize_memory_usage, handle_timeout_termination=not optimize_memory_usage)
+    buffers = with_own_store(**settings)
+    fill(buffers, 14)
+    save_buffer(buffers[0], tmp_path / "x.buffer")
+    loaded = load_buffer(with_own_store(**settings)[0], tmp_path / "x.buffer")
+    for one, other in zip(next_draws(loaded), next_draws(buffers[1]), strict=True):
+        assert_same_batches(one, other)
