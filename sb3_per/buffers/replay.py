@@ -321,7 +321,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 raise ValueError(f"masses have no meaning with {self.scheme}, which draws uniformly: leave them out")
             if is_overridden(self, "add"):
                 raise NotImplementedError(f"extend() with masses cannot call add(), which {type(self).__name__} overrides")
-            masses = inputs.checked_masses(masses, shape, self.priority_sampler.largest_tree_value)
+            masses = inputs.checked_masses(masses, shape, self.scheme.largest_mass)
         with self.lock:
             for i in range(shape[0]):
                 self.add(*(map_arrays(lambda array: array[i], part) for part in rows))  # noqa: B023 - called at once
