@@ -21,16 +21,12 @@ from sb3_per.buffers import inputs
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, require_scaled, scaled, unscaled
 from sb3_per.buffers.arrays import ARRAYS
 from sb3_per.buffers.slots import join_tensors, map_arrays, read_slots, write_rows
-from sb3_per.utils.pickled_names import with_own_names, with_pickled_names
 
 if TYPE_CHECKING:
     from sb3_per.buffers.replay import PrioritizedReplayBuffer
 
 #: Id of the first demonstration. Ids of experience stay far below.
 FIRST_ID = 2**62
-
-# Attributes that have another name in pickles.
-_PICKLED_NAMES = {"take_part": "are_used", "_fill_batches": "_are_alone", "_have_just_come": "_are_undrawn"}
 
 
 class Column(NamedTuple):
@@ -100,12 +96,6 @@ class Demonstrations:
         """Note whether draws and updates have to ask for demonstrations. An attribute costs a buffer without them no call."""
         #: whether there are demonstrations, or batches must contain some
         self.take_part = self.buffer is not None or self.are_drawn
-
-    def __getstate__(self) -> dict[str, Any]:
-        return with_pickled_names(vars(self), _PICKLED_NAMES)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(with_own_names(state, _PICKLED_NAMES))
 
     def __len__(self) -> int:
         """Number of demonstrations."""

@@ -25,39 +25,3 @@ def unpickling(path: Any) -> Iterator[None]:
         if "sb3_per." not in str(error):
             raise  # e.g. a class of the user's that cannot be imported
         raise ValueError(f"{path}: {OLD_PICKLE}") from error
-
-
-def flattened(attributes: dict[str, Any]) -> dict[str, Any]:
-    """
-    Return what a pickle holds of a buffer: the attributes of its row tracker stand beside its own.
-
-    :param attributes: of the buffer
-    :return: a copy in the form of pickles
-    """
-    state = dict(attributes)
-    of_tracker = vars(state.pop("row_tracker"))
-    return state | {_name_in_pickles(name): value for name, value in of_tracker.items()}
-
-
-def unflattened(state: dict[str, Any], tracker: Any) -> dict[str, Any]:
-    """
-    Undo :func:`flattened`.
-
-    :param state: from a pickle
-    :param tracker: new tracker of the class that belongs to the buffer; gets its attributes
-    :return: attributes of the buffer
-    :raises ValueError: for a pickle of a release whose buffers had other attributes
-    """
-    if "numbering" not in state:
-        raise ValueError(OLD_PICKLE)
-    attributes = dict(state)
-    if "row_tracker" not in state:  # a user's `__getstate__` may return all attributes as they are
-        for name in vars(tracker):
-            setattr(tracker, name, attributes.pop(_name_in_pickles(name)))
-        attributes["row_tracker"] = tracker
-    return attributes
-
-
-def _name_in_pickles(name: str) -> str:
-    """Name an attribute of the row tracker as pickles do. Their format is older than the tracker."""
-    return name if name == "given_values" else f"_{name}"

@@ -24,7 +24,7 @@ from sb3_per.buffers.append import append_rows
 from sb3_per.buffers.demonstrations import Demonstrations, require_terminal_observations
 from sb3_per.buffers.frame_setting import frames_by_key
 from sb3_per.buffers.n_step import discounted_sums
-from sb3_per.buffers.pickles import flattened, unflattened
+from sb3_per.buffers.pickles import OLD_PICKLE
 from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.rows import RowTracker
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
@@ -878,11 +878,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         vars(made).update(copy.deepcopy({name: vars(self)[name] for name in self.part_names}))
         return made
 
-    def __getstate__(self) -> dict[str, Any]:
-        return flattened(vars(self))
-
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(unflattened(state, self.tracker_class()))
+        if "row_tracker" not in state:
+            raise ValueError(OLD_PICKLE)
+        vars(self).update(state)
 
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]
