@@ -20,8 +20,8 @@ from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.facts import MUST_FIT, describe_buffer, require_fit
 from sb3_per.persistence.generations import DamagedFileError, DataFile, Manifest, manifest_names_in, numbers_in
-from sb3_per.persistence.state import arrays_left_out, restore_state, state_to_save
-from sb3_per.persistence.streams import DEMONSTRATIONS, Stream, parts_of, ranges_to_write, stream_of, without_small
+from sb3_per.persistence.state_file import arrays_left_out, pack_state, unpack_state
+from sb3_per.persistence.streams import DEMONSTRATIONS, Stream, buffers_in, ranges_to_write, stream_of, without_small
 from sb3_per.utils.checks import check_argument, integer
 
 SUFFIX = ".buffer"
@@ -138,8 +138,8 @@ class SavedBuffer:
         :param full: write everything
         :return: manifest of the generation
         """
-        numbers, blocks = state_to_save(buffer)  # first, because it counts the rows that somebody has written by hand
-        streams = {f"{prefix}rows": stream_of(part) for prefix, part in parts_of(buffer).items()}
+        numbers, blocks = pack_state(buffer)  # first, because it counts the rows that somebody has written by hand
+        streams = {f"{prefix}rows": stream_of(part) for prefix, part in buffers_in(buffer).items()}
         ranges = {name: [stream.steps.first, stream.steps.end] for name, stream in streams.items()}
         generation = max((numbers_in(name)[0] for name in manifest_names_in(self.path)), default=0) + 1
         manifest = Manifest(generation, num_timesteps, facts, numbers, ranges, [])
@@ -177,7 +177,7 @@ class SavedBuffer:
         loaded, keeps_masses = self._empty_buffer_for(manifest, buffer, facts)
         with _restoring(self.path / name):
             streams = self._fill(loaded, manifest)
-            restore_state(loaded, manifest, self._read_state(manifest), streams, keeps_masses)
+            unpack_state(loaded, manifest, self._read_state(manifest), streams, keeps_masses)
         if all(stream.steps.shift == 0 for stream in streams.values()):
             self._remember(streams, manifest)
         if loaded.settings.frames != buffer.settings.frames:
@@ -232,7 +232,7 @@ class SavedBuffer:
             n_demonstrations = manifest.ranges[f"{DEMONSTRATIONS}rows"][1]
             buffer.demonstrations.adopt(buffer.empty_twin(n_demonstrations + 1))
         streams = {}
-        for prefix, part in parts_of(buffer).items():
+        for prefix, part in buffers_in(buffer).items():
             name = f"{prefix}rows"
             first, end = manifest.ranges[name]
             stream = streams[name] = stream_of(part)

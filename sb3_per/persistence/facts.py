@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.persistence.rows import ArrayRows
+from sb3_per.persistence.array_rows import ArrayRows
 from sb3_per.persistence.streams import stream_of
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import SCHEMES

@@ -10,9 +10,9 @@ import numpy as np
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.arrays import WRITTEN_ONCE
+from sb3_per.persistence.array_rows import ArrayRows, StoreRows, rows_of
 from sb3_per.persistence.generations import Blocks, DataFile
 from sb3_per.persistence.ring import Steps
-from sb3_per.persistence.rows import ArrayRows, StoreRows, rows_of
 
 # Prefix of the streams and of the state of demonstrations.
 DEMONSTRATIONS = "demonstrations/"
@@ -92,7 +92,7 @@ def _by_key(name: str, array: Any) -> dict[str, Any]:
     return {name: array}
 
 
-def parts_of(buffer: PrioritizedReplayBuffer) -> dict[str, PrioritizedReplayBuffer]:
+def buffers_in(buffer: PrioritizedReplayBuffer) -> dict[str, PrioritizedReplayBuffer]:
     """Return a buffer, and the one with its demonstrations, by the prefix of their names."""
     demonstrations = buffer.demonstrations.buffer
     return {"": buffer} if demonstrations is None else {"": buffer, DEMONSTRATIONS: demonstrations}

@@ -8,10 +8,10 @@ from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.arrays import ARRAYS, FLAGS, HER_ARRAYS
 from sb3_per.buffers.state import BufferState
 from sb3_per.persistence.generations import Blocks, Manifest
-from sb3_per.persistence.streams import DEMONSTRATIONS, Stream, parts_of, steps_of
+from sb3_per.persistence.streams import DEMONSTRATIONS, Stream, buffers_in, steps_of
 
 
-def state_to_save(buffer: PrioritizedReplayBuffer) -> tuple[dict[str, Any], Blocks]:
+def pack_state(buffer: PrioritizedReplayBuffer) -> tuple[dict[str, Any], Blocks]:
     """
     Collect the state of a buffer and of its demonstrations, as a file holds it.
 
@@ -20,7 +20,7 @@ def state_to_save(buffer: PrioritizedReplayBuffer) -> tuple[dict[str, Any], Bloc
     """
     numbers: dict[str, Any] = {}
     blocks: Blocks = {}
-    for prefix, part in parts_of(buffer).items():
+    for prefix, part in buffers_in(buffer).items():
         state = part.state_to_save()
         steps = steps_of(part)
         numbers.update({prefix + name: value for name, value in state.numbers.items()})
@@ -52,7 +52,7 @@ def arrays_left_out(buffer: PrioritizedReplayBuffer) -> list[str]:
     return sorted(name for name, array in arrays.items() if array.shape[:2] == shape and name not in known)
 
 
-def restore_state(
+def unpack_state(
     buffer: PrioritizedReplayBuffer,
     manifest: Manifest,
     arrays: dict[str, np.ndarray],
@@ -70,7 +70,7 @@ def restore_state(
     :raises ValueError: if the state contradicts itself
     :raises LookupError: if something is missing
     """
-    for prefix, part in parts_of(buffer).items():
+    for prefix, part in buffers_in(buffer).items():
         steps = streams[f"{prefix}rows"].steps
         n_saved = steps.end - manifest.ranges[f"{prefix}rows"][0]
         n_held = steps.end - steps.first
