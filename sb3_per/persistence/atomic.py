@@ -107,7 +107,7 @@ def remove_temporary(directory: Path, names: str) -> None:
 
 def sync_directory(path: Path) -> None:
     """
-    Make the names in a directory durable.
+    Write the names in a directory to the disk, so that a power loss does not undo them.
 
     :param path: path of the directory
     """
