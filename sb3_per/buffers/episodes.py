@@ -35,7 +35,7 @@ class EpisodeTracker(RowTracker["PrioritizedHerReplayBuffer"]):
         :param buffer: the buffer
         :param slots: of the episode, int64 of shape (n,)
         """
-        self._note_a_change(buffer)
+        self.note_change(buffer)
         self.overwritten.append(slots)
 
     def note_finished(self, buffer: "PrioritizedHerReplayBuffer", slots: np.ndarray) -> None:
@@ -45,19 +45,17 @@ class EpisodeTracker(RowTracker["PrioritizedHerReplayBuffer"]):
         :param buffer: the buffer
         :param slots: of the episode, int64 of shape (n,)
         """
-        self._note_a_change(buffer)
+        self.note_change(buffer)
         self.finished.append(slots)
 
-    def _note_a_change(self, buffer: "PrioritizedHerReplayBuffer") -> None:
-        """Let the next draw or update call :meth:`insert`, also if no row is written until then."""
-        self.inserted_until = min(self.inserted_until, buffer.numbering.first_step)
+    def note_change(self, buffer: "PrioritizedHerReplayBuffer") -> None:
+        """
+        Let the next draw or update call :meth:`insert`, also if no row is written until then. Call it before a change, so that
+        an interrupt cannot come in between.
 
-    def count(self, buffer: "PrioritizedHerReplayBuffer") -> None:
-        """See :meth:`RowTracker.count`."""
-        was_adding = self.is_adding
-        super().count(buffer)
-        if was_adding:  # an interrupt in SB3's `add` may have come before the end of an episode was noted
-            buffer.finish_episodes(np.flatnonzero(buffer.dones[buffer.pos - 1]))
+        :param buffer: the buffer
+        """
+        self.inserted_until = min(self.inserted_until, buffer.numbering.first_step)
 
     def note_rows_of_users_add(self, buffer: "PrioritizedHerReplayBuffer", n: int) -> None:
         """Compare all episodes with the tree, see :meth:`RowTracker.note_rows_of_users_add`."""
@@ -70,6 +68,8 @@ class EpisodeTracker(RowTracker["PrioritizedHerReplayBuffer"]):
     def start_tree_over(self, buffer: "PrioritizedHerReplayBuffer") -> None:
         """See :meth:`RowTracker.start_tree_over`. It is done once :meth:`insert` has counted what can be drawn."""
         buffer.priority_sampler.clear()
+        if buffer.size() == 0:  # SB3's `reset` leaves its marks
+            buffer.forget_episodes()
         self.overwritten = []
         self.finished = [self.drawable_slots(buffer)]
 
@@ -78,6 +78,8 @@ class EpisodeTracker(RowTracker["PrioritizedHerReplayBuffer"]):
         numbering = buffer.numbering
         if self.inserted_until < numbering.first_step:
             self.start_tree_over(buffer)
+        # An interrupt may have come between the last step of an episode and SB3's marks.
+        buffer.finish_episodes(np.flatnonzero(buffer.dones[buffer.pos - 1]))
         if self.finished or self.overwritten:
             marks = buffer.ep_length.reshape(-1)
             overwritten = np.concatenate([_NO_SLOTS, *self.overwritten])

@@ -25,6 +25,7 @@ from tests.helpers.buffers import (
     stock_like,
 )
 from tests.helpers.demonstrations import demonstrations
+from tests.helpers.own_store import OwnStoreBuffer
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("plain", {}),
@@ -241,29 +242,6 @@ def test_goals_of_a_hindsight_buffer_may_be_drawn_otherwise_later():
 
 
 # ---- an object of a user in place of an array, as in the developer guide
-
-
-class OwnStore:
-    """Holds rows in a dictionary, and takes and gives no more than the developer guide asks for."""
-
-    def __init__(self, array: np.ndarray):
-        self.shape, self.dtype = array.shape, array.dtype
-        self.store: dict[int, np.ndarray] = {}
-
-    def __setitem__(self, row: int, values: np.ndarray) -> None:
-        self.store[row] = np.array(values, self.dtype)
-
-    def __getitem__(self, places: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        rows, envs = places
-        return np.array([self.store[row][env] for row, env in zip(rows.tolist(), envs.tolist(), strict=True)])
-
-
-class OwnStoreBuffer(PrioritizedReplayBuffer):
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.observations = OwnStore(self.observations)  # type: ignore[assignment]
-        if not self.optimize_memory_usage:
-            self.next_observations = OwnStore(self.next_observations)  # type: ignore[assignment]
 
 
 def with_own_store(**settings: Any) -> list[Any]:

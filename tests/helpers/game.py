@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from sb3_per import LAP, Proportional
+from sb3_per.sampling.shuffled import Shuffled
 from tests.helpers.drawable import Record, assert_batch_as_recorded
 from tests.helpers.saved import Player, make
 
@@ -33,12 +35,26 @@ KINDS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "age_decay, her": ("her", 9, 2, dict(age_decay=40.0)),
     "draws by age": ("plain", 7, 2, dict(age_decay=3.0, scheme="uniform", beta_anneal_steps=None)),
     "uniform": ("plain", 7, 2, dict(scheme="uniform", beta_anneal_steps=None)),
+    "own store": ("own store", 7, 2, {}),
+    "own store, demonstrations": ("own store", 7, 1, dict(demonstration_fraction=0.3)),
+    "shuffled": ("plain", 7, 2, dict(scheme=Shuffled(LAP()), beta_anneal_steps=None)),
+    "shuffled sequences": ("sequences", 12, 2, dict(scheme=Shuffled(Proportional()))),
     "draws of SB3": ("plain", 7, 2, dict(scheme="uniform", stratified=False, beta_anneal_steps=None)),
 }
 
 
 #: Kinds that have no storage, source of draws or tree of their own: each is one of another kind, or a combination of two.
-COMBINED = ("dict", "frames", "folder", "her, one environment", "demonstrations in frames", "age_decay, her", "uniform")
+COMBINED = (
+    "dict",
+    "frames",
+    "folder",
+    "her, one environment",
+    "demonstrations in frames",
+    "age_decay, her",
+    "own store, demonstrations",
+    "shuffled",
+    "uniform",
+)
 
 #: All kinds as parameters of a test; the combined ones are slow.
 KINDS_TO_PLAY = [pytest.param(kind, marks=pytest.mark.slow if kind in COMBINED else ()) for kind in KINDS]

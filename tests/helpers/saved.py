@@ -26,6 +26,7 @@ from sb3_per import (
 )
 from sb3_per.buffers.slots import read_slots, read_steps
 from sb3_per.persistence.generations import DataFile, Manifest, manifest_names_in
+from tests.helpers.own_store import OwnStoreBuffer
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 GOAL = spaces.Box(-1, 1, (2,), np.float32)
@@ -62,6 +63,7 @@ KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, An
         VECTOR,
         dict(sequence_length=3, burn_in=2, sequence_period=2, state_shapes=((1, 2),)),
     ),
+    "own store": (OwnStoreBuffer, VECTOR, dict(n_steps=2)),
     "demonstrations": (
         PrioritizedDictReplayBuffer,
         spaces.Dict({"image": IMAGE, "vector": VECTOR}),
