@@ -159,8 +159,7 @@ def minimize(
     :param through: optimizer of networks that the loss passes through and does not change, as the actor's loss passes through
         the critics. Their gradient, half of the backward pass, is left out unless this optimizer would keep it
     """
-    # Whether `zero_grad` is PyTorch's own. A user's may keep gradients, e.g. to add up those of several losses.
-    clears_all = type(optimizer).zero_grad is th.optim.Optimizer.zero_grad
+    clears_all = _clears_all_gradients(optimizer)
     trainable: list[th.Tensor] = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -172,11 +171,20 @@ def minimize(
         return
     if not clears_all:
         optimizer.zero_grad()
-    is_cleared = through is not None and type(through).zero_grad is th.optim.Optimizer.zero_grad
+    is_cleared = through is not None and _clears_all_gradients(through)
     loss.backward(inputs=trainable if is_cleared else None)
     if max_grad_norm is not None:
         th.nn.utils.clip_grad_norm_(trainable, max_grad_norm)
     optimizer.step()
+
+
+def _clears_all_gradients(optimizer: th.optim.Optimizer) -> bool:
+    """
+    Tell whether ``zero_grad`` is PyTorch's own. A user's may keep gradients, e.g. to add up those of several losses.
+
+    :param optimizer: any optimizer
+    """
+    return getattr(optimizer.zero_grad, "__func__", None) is th.optim.Optimizer.zero_grad
 
 
 def optimizers_with_entropy(model: Any) -> list[th.optim.Optimizer]:

@@ -11,6 +11,7 @@ import pytest
 from sb3_per import LAP, Proportional
 from sb3_per.sampling.shuffled import Shuffled
 from tests.helpers.drawable import Record, assert_batch_as_recorded
+from tests.helpers.own_store import OwnStoreBuffer
 from tests.helpers.saved import Player, make
 
 #: Kind of buffer in ``tests.helpers.saved``, rows, environments, and settings.
@@ -35,8 +36,8 @@ KINDS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "age_decay, her": ("her", 9, 2, dict(age_decay=40.0)),
     "draws by age": ("plain", 7, 2, dict(age_decay=3.0, scheme="uniform", beta_anneal_steps=None)),
     "uniform": ("plain", 7, 2, dict(scheme="uniform", beta_anneal_steps=None)),
-    "own store": ("own store", 7, 2, {}),
-    "own store, demonstrations": ("own store", 7, 1, dict(demonstration_fraction=0.3)),
+    "own store": ("plain", 7, 2, dict(users_class=OwnStoreBuffer)),
+    "own store, demonstrations": ("plain", 7, 1, dict(users_class=OwnStoreBuffer, demonstration_fraction=0.3)),
     "shuffled": ("plain", 7, 2, dict(scheme=Shuffled(LAP()), beta_anneal_steps=None)),
     "shuffled sequences": ("sequences", 12, 2, dict(scheme=Shuffled(Proportional()))),
     "draws of SB3": ("plain", 7, 2, dict(scheme="uniform", stratified=False, beta_anneal_steps=None)),

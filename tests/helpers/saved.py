@@ -26,7 +26,6 @@ from sb3_per import (
 )
 from sb3_per.buffers.slots import read_slots, read_steps
 from sb3_per.persistence.generations import DataFile, Manifest, manifest_names_in
-from tests.helpers.own_store import OwnStoreBuffer
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 GOAL = spaces.Box(-1, 1, (2,), np.float32)
@@ -63,7 +62,6 @@ KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, An
         VECTOR,
         dict(sequence_length=3, burn_in=2, sequence_period=2, state_shapes=((1, 2),)),
     ),
-    "own store": (OwnStoreBuffer, VECTOR, dict(n_steps=2)),
     "demonstrations": (
         PrioritizedDictReplayBuffer,
         spaces.Dict({"image": IMAGE, "vector": VECTOR}),
@@ -72,10 +70,10 @@ KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, An
 }
 
 
-def make(kind: str, n_rows: int = 16, n_envs: int = 2, **changed: Any) -> Any:
+def make(kind: str, n_rows: int = 16, n_envs: int = 2, users_class: Any = None, **changed: Any) -> Any:
     """Return an empty buffer. Two calls with the same arguments return equal buffers, in every process."""
     cls, space, settings = KINDS[kind]
-    return cls(n_rows * n_envs, space, ACTION, device="cpu", n_envs=n_envs, **{**settings, **changed})
+    return (users_class or cls)(n_rows * n_envs, space, ACTION, device="cpu", n_envs=n_envs, **{**settings, **changed})
 
 
 class Player:
