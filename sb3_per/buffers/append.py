@@ -40,16 +40,13 @@ def append_rows(
     n = len(rewards)
     parts = (obs, next_obs, actions, rewards, dones)
     obs, next_obs, actions, rewards, dones = (map_arrays(lambda array: np.asarray(array)[:, None], part) for part in parts)
-    if np.shape(timeouts) != (n,):
-        raise ValueError(f"timeouts must have shape ({n},), not {np.shape(timeouts)}")
-    infos = [[{"TimeLimit.truncated": bool(timeout)}] for timeout in timeouts]
-    checked, timeouts = inputs.checked_rows(buffer, (n, 1), obs, next_obs, actions, rewards, dones, infos)
+    checked = inputs.checked_rows(buffer, (n, 1), obs, next_obs, actions, rewards, dones)
+    timeouts = inputs.checked_timeouts(buffer, n, timeouts)
     errors = None if td_errors is None else inputs.abs_td_errors(td_errors, (n,))
     if n == 0:  # a scheme need not work with nothing
         return
     tree_values = None if errors is None else buffer.priority_sampler.evaluate(errors)[0]
     dones = np.array(checked[4])
-    timeouts = np.array(timeouts)
     if not dones[-1]:
         dones[-1] = timeouts[-1] = 1
     steps = (*checked[:4], dones, timeouts)

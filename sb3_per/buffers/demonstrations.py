@@ -130,8 +130,9 @@ class Demonstrations:
                 f"rewards of demonstrations must have shape (n, k), not {shape}: n successive steps of each of k "
                 "environments, both at least 1. For the steps of one environment k is 1: give each array as array[:, None]"
             )
-        rows, timeouts = inputs.checked_rows(experience, shape, obs, next_obs, action, reward, done, infos)
-        obs, next_obs, actions, rewards, dones, _ = rows
+        _, timeouts = inputs.checked_infos(experience, shape, infos)
+        rows = inputs.checked_rows(experience, shape, obs, next_obs, action, reward, done)
+        obs, next_obs, actions, rewards, dones = rows
         require_scaled(actions, experience.action_space)
         columns = []
         for env in range(shape[1]):

@@ -315,7 +315,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises NotImplementedError: for ``masses`` in a class with its own :meth:`add`
         """
         shape = (len(reward), self.n_envs)
-        rows, _ = inputs.checked_rows(self, shape, obs, next_obs, action, reward, done, infos)
+        infos, _ = inputs.checked_infos(self, shape, infos)
+        rows = (*inputs.checked_rows(self, shape, obs, next_obs, action, reward, done), infos)
         if masses is not None:
             if self.scheme.draws_uniformly:
                 raise ValueError(f"masses have no meaning with {self.scheme}, which draws uniformly: leave them out")
