@@ -19,6 +19,7 @@ pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.zoo import ALGORITHMS as ALL
 from sb3_per.zoo import class_of, config_path, register
+from sb3_per.zoo.environments import register_environment
 from tests.helpers.algorithms import optimizers_of
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
 from tests.helpers.models import STOCK
@@ -81,6 +82,7 @@ def require(env_id: str) -> None:
     for prefix, package in PACKAGES.items():
         if env_id.startswith(prefix) and find_spec(package) is None:
             pytest.skip(f"{env_id} needs {package}")
+    register_environment(env_id, [])
     try:
         gym.make(env_id).close()
     except gym.error.DependencyNotInstalled as error:
