@@ -1,7 +1,7 @@
 """
 Train compiled SAC without importance-sampling weights in 32 environments of EnvPool, in about a minute on two cores.
 
-    pip install "envpool>=1.2" "sbx-rl>=0.27,<0.30"
+    pip install "envpool>=1.2.2" "sbx-rl>=0.27,<0.30"
     python examples/envpool_reacher.py              # seed 0
     python examples/envpool_reacher.py 3 uniform    # seed 3, with uniform draws instead of priorities
 
