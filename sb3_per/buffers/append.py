@@ -52,6 +52,7 @@ def append_rows(
     steps = (*checked[:4], dones, timeouts)
     with buffer.lock:
         buffer.row_tracker.count(buffer)
+        buffer.end_episodes()  # that `add` has left open
         first_step = buffer.numbering.next_step
         try:
             _write(buffer, first_step, steps, tree_values)

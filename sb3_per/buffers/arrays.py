@@ -131,7 +131,9 @@ def move_arrays(buffer: ReplayBuffer, settings: BufferSettings) -> None:
     if all(are_placed):
         return
     made = _new_large_arrays(buffer, settings, buffer.buffer_size, buffer.n_envs)
-    copy_rows({name: getattr(buffer, name) for name in made}, made, buffer.size())
+    # With `optimize_memory_usage`, the next observation of the newest row is in the row that is written next.
+    n_rows = min(buffer.size() + buffer.optimize_memory_usage, buffer.buffer_size)
+    copy_rows({name: getattr(buffer, name) for name in made}, made, n_rows)
     vars(buffer).update(made)
 
 

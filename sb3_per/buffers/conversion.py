@@ -11,7 +11,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.arrays import ARRAYS, HER_ARRAYS, LARGE, folder_of, move_arrays, new_arrays, plain_array
 from sb3_per.buffers.inputs import require_finite_rewards
-from sb3_per.buffers.settings import SCHEME_SETTINGS, BufferSettings, IgnoredSettingWarning, with_both_betas
+from sb3_per.buffers.settings import PLACE_SETTINGS, SCHEME_SETTINGS, BufferSettings, IgnoredSettingWarning, with_both_betas
 from sb3_per.buffers.slots import map_arrays
 from sb3_per.sampling.schemes import arguments_for
 from sb3_per.utils.origin import is_user_defined
@@ -112,6 +112,7 @@ def take_over(made: "PrioritizedReplayBuffer", other: "PrioritizedReplayBuffer")
     made.row_tracker.continue_from(made, other, keeps_masses)
     made.beta_schedule.load(other.beta_schedule.state())
     made.demonstrations.take_over(other.demonstrations, made, keeps_masses)
+    made.draw_record = other.draw_record  # ids go on
 
 
 def _around(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) -> BufferT:
@@ -125,12 +126,44 @@ def _around(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) 
     """
     # A user's constructor may make arrays of its own. Otherwise one row is enough, because SB3's arrays are replaced.
     n_rows = buffer.buffer_size if is_user_defined(cls) else 1
-    # A model may give SB3's arguments among its settings: those of the buffer count.
-    made = cls(buffer_size=n_rows * buffer.n_envs, **{**settings, **sb3_arguments_of(buffer)})
+    made = _constructed(cls, n_rows * buffer.n_envs, sb3_arguments_of(buffer), settings)
     _share_contents(buffer, made)
     for name in ARRAYS:
         if hasattr(made, name):
             setattr(made, name, map_arrays(_writable, getattr(made, name)))
+    return made
+
+
+def _constructed(cls: type[BufferT], buffer_size: int, sb3_arguments: dict[str, Any], given: dict[str, Any]) -> BufferT:
+    """
+    Make a buffer by its constructor. A user's constructor gets those of SB3's arguments that it takes, and arguments of its
+    own, because it may choose settings itself. The settings follow when it is made, but for those that say where arrays are.
+
+    :param cls: class of the new buffer
+    :param buffer_size: number of transitions
+    :param sb3_arguments: SB3's arguments without the size, by name
+    :param given: settings, and further arguments of the class, by name
+    :return: the new, empty buffer
+    """
+    # A model may give SB3's arguments among its settings: those of a buffer count.
+    arguments = {**given, **sb3_arguments}
+    if not is_user_defined(cls.__init__):
+        return cls(buffer_size, **arguments)
+    settings = {name: value for name, value in given.items() if name in BufferSettings.names()}
+    parameters = inspect.signature(cls).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    wanted = {}
+    for name, value in arguments.items():
+        if name in settings and (name not in PLACE_SETTINGS or value is None):
+            continue
+        if name in (*sb3_arguments, *settings, *cls.extra_arguments) and not (takes_all or name in parameters):
+            continue
+        wanted[name] = value
+    made = cls(buffer_size, **wanted)
+    if settings:
+        made.use_settings({**kept_settings(made, settings, own_arguments=False), **settings}, made.optimize_memory_usage)
+        move_arrays(made, made.settings)
+        made.make_parts()
     return made
 
 
@@ -243,7 +276,7 @@ def empty_like(buffer: BufferT, **settings: Any) -> BufferT:
     kept = {**kept_settings(buffer, settings), **settings}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IgnoredSettingWarning)  # the user knows
-        return type(buffer)(buffer.buffer_size * buffer.n_envs, **sb3_arguments_of(buffer), **kept)
+        return _constructed(type(buffer), buffer.buffer_size * buffer.n_envs, sb3_arguments_of(buffer), kept)
 
 
 def empty_twin(buffer: BufferT, n_rows: int) -> BufferT:

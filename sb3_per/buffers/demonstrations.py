@@ -264,7 +264,7 @@ class Demonstrations:
         n_candidates = experience.draw_candidates().n
         n_all = n_candidates + len(self)
         of_demonstrations = of_demonstrations * (share * n_all / len(self))
-        data = self.buffer.read_drawn(demonstrated, env)
+        data = experience.read_demonstrations(self.buffer, demonstrated, env)
         ids = self.buffer.numbering.in_slots(demonstrated) + FIRST_ID
         if n == 0:
             return data, ids, of_demonstrations, np.ones(batch_size, np.bool_)

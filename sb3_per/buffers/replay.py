@@ -774,6 +774,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         return conversion.empty_twin(self, n_rows)
 
+    def read_demonstrations(
+        self, twin: "PrioritizedReplayBuffer", slots: np.ndarray, env: VecNormalize | None = None
+    ) -> ReplayBufferSamples:
+        """
+        Read drawn demonstrations, as :meth:`read_drawn` reads the other transitions.
+
+        :param twin: buffer with the demonstrations, from :meth:`empty_twin`
+        :param slots: of this buffer, int64 of shape (n,)
+        :param env: associated VecNormalize
+        :return: SB3's batch
+        """
+        twin.device = self.device  # SB3 changes that of a loaded buffer
+        return twin.read_drawn(slots, env)
+
     # ---- what SB3 and users read
 
     def __repr__(self) -> str:

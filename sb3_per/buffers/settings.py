@@ -199,6 +199,9 @@ def with_both_betas(given: dict[str, Any]) -> dict[str, Any]:
 #: Names of settings that a user may give.
 SETTING_NAMES = (*BufferSettings.names(), "beta")
 
+#: Settings that say where the transitions are.
+PLACE_SETTINGS = ("frames", "storage_folder")
+
 #: Settings that make another scheme if they change.
 SCHEME_SETTINGS = ("scheme", *SCHEME_ARGUMENTS)
 

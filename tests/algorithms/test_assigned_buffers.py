@@ -269,3 +269,11 @@ def test_the_first_step_after_an_assignment_begins_an_episode():
     model.replay_buffer = stock
     model.learn(5, reset_num_timesteps=False)
     assert model.replay_buffer.dones[19].all() and model.replay_buffer.timeouts[19].all()
+
+
+def test_n_step_returns_of_sb3s_class_have_its_default():
+    """Where the algorithm does not name them, as in the stock algorithm."""
+    kwargs: dict[str, Any] = dict(replay_buffer_class=NStepReplayBuffer, buffer_size=50)
+    stock, ours = (cls("MlpPolicy", "CartPole-v1", **kwargs) for cls in (DQN, PERDQN))
+    assert ours.replay_buffer.n_steps == ours.n_steps == stock.replay_buffer.n_steps > 1
+    assert PERDQN("MlpPolicy", "CartPole-v1", n_steps=5, **kwargs).replay_buffer.n_steps == 5

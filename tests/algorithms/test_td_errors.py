@@ -118,3 +118,20 @@ def test_metrics_are_means_over_gradient_steps():
     assert logged["per/effective_sample_size"] == pytest.approx(np.mean(sizes), rel=1e-5)
     assert logged["per/beta"] == model.replay_buffer.beta
     assert logged["per/max_priority"] == model.replay_buffer.max_priority
+
+
+def test_actions_of_td3s_target_stay_within_the_bounds(monkeypatch):
+    """Target policy smoothing (arXiv 1802.09477, equation 14), written out."""
+    cls, policy, make_env, kwargs = CONFIGURATIONS["td3"]
+    model = filled_model(cls, policy, make_env(), **{**kwargs, "target_policy_noise": 2.0, "target_noise_clip": 1.5})
+    batch = model.replay_buffer.sample(16)
+    th.manual_seed(3)
+    noise = th.empty_like(batch.actions).normal_(0, 2.0).clamp(-1.5, 1.5)
+    expected = (model.actor_target(batch.next_observations) + noise).clamp(-1.0, 1.0)
+    seen: list[th.Tensor] = []
+    forward = model.critic_target.forward
+    monkeypatch.setattr(model.critic_target, "forward", lambda obs, actions: seen.append(actions) or forward(obs, actions))
+    th.manual_seed(3)
+    model.td_errors(batch)
+    th.testing.assert_close(seen[0], expected)
+    assert (expected.abs() == 1.0).any()

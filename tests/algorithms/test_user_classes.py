@@ -629,6 +629,50 @@ def test_a_buffer_class_with_the_arguments_of_sb3_alone_gets_no_others(tmp_path)
         cls("MlpPolicy", "CartPole-v1", n_steps=3, **arguments)
 
 
+class OwnAlpha:
+    def __init__(self, *args: Any, alpha: float = 0.9, **kwargs: Any):
+        super().__init__(*args, alpha=alpha, **kwargs)
+
+
+class FixedAlpha:
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, alpha=0.9, **kwargs)
+
+
+class DefaultAlpha:
+    def __init__(self, *args: Any, **kwargs: Any):
+        kwargs.setdefault("alpha", 0.9)
+        super().__init__(*args, **kwargs)
+
+
+class OwnBeta:
+    def __init__(self, *args: Any, beta: float = 0.5, **kwargs: Any):
+        super().__init__(*args, beta=beta, **kwargs)
+
+
+@pytest.mark.parametrize("mixin", [OwnAlpha, FixedAlpha, DefaultAlpha, OwnBeta, StrictSignature])
+def test_a_buffer_class_that_chooses_settings_loads_every_kind_of_file(mixin, tmp_path):
+    """Its constructor is not given settings that it chooses itself, or does not take."""
+    own = buffer_class(mixin, PrioritizedReplayBuffer)
+    arguments: dict[str, Any] = dict(learning_starts=100, buffer_size=60)
+    model = OURS[DQN]("MlpPolicy", "CartPole-v1", replay_buffer_class=own, **arguments).learn(20)
+    buffer = model.replay_buffer
+    buffer.update_priorities(np.arange(20), np.arange(1.0, 21.0))
+    settings = buffer.settings
+    for name in ("x.buffer", "x.pkl"):
+        model.save_replay_buffer(tmp_path / name)
+        model.load_replay_buffer(tmp_path / name)
+        loaded = model.replay_buffer
+        assert type(loaded) is own and loaded.scheme.equals(buffer.scheme)
+        assert (loaded.settings.beta_start, loaded.settings.beta_end) == (settings.beta_start, settings.beta_end)
+        np.testing.assert_array_equal(loaded.masses, buffer.masses)
+    OURS[DQN]("MlpPolicy", "CartPole-v1", **arguments).learn(20).save_replay_buffer(tmp_path / "base.pkl")
+    model.load_replay_buffer(tmp_path / "base.pkl")
+    assert type(model.replay_buffer) is own and model.replay_buffer.size() == 20
+    changed = own.from_replay_buffer(model.replay_buffer, n_steps=2)
+    assert changed.n_steps == 2 and changed.scheme.equals(model.replay_buffer.scheme)
+
+
 def test_a_batch_without_ids_leaves_all_priorities_equal():
     """Also where the actor draws observations of its own, and while a reminder says that nobody updates priorities."""
     cls = OURS[SAC]

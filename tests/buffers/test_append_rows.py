@@ -80,6 +80,18 @@ def test_no_return_runs_from_one_chunk_into_the_next():
         np.testing.assert_array_equal(buffer.read_drawn(np.arange(4)).dones.ravel(), expected)
 
 
+def test_no_return_runs_from_single_steps_into_a_chunk():
+    """A chunk need not follow them."""
+    buffer = make_buffer(20, n_steps=5, gamma=0.5)
+    chunk = {**chunk_of(np.random.default_rng(0), 3), **dict(rewards=np.ones(3), dones=np.zeros(3), timeouts=np.zeros(3))}
+    for _ in range(3):
+        buffer.add(*(array[:1] for array in list(chunk.values())[:5]), [{}])
+    buffer.append_rows(**chunk)
+    batch = buffer.read_drawn(np.arange(6))
+    np.testing.assert_array_equal(batch.rewards.ravel(), [1.75, 1.5, 1.0] * 2)
+    assert not batch.dones.any()
+
+
 def test_chunks_follow_single_steps_and_a_reset():
     rng = np.random.default_rng(0)
     buffer = make_buffer(7)

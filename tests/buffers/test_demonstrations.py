@@ -30,6 +30,7 @@ from tests.helpers.buffers import (
     brute_force_n_step,
     contents_of,
     fill,
+    filled_buffer,
     make_buffer,
     normalizer,
     stock_like,
@@ -570,3 +571,14 @@ def test_an_id_of_a_demonstration_is_refused_where_there_are_none():
     fill([buffer], 5)
     with pytest.raises(IndexError, match=str(2**62)):
         buffer.update_priorities(np.array([2**62]), np.ones(1))
+
+
+@pytest.mark.parametrize("kind", ["plain", "her"])
+def test_demonstrations_follow_a_device_that_is_set_later(kind):
+    """SB3 sets it when a model loads a buffer from another device."""
+    buffer = filled_buffer(kind, demonstration_fraction=0.5)
+    obs, next_obs, actions, *rest = demonstrations(buffer.observation_space, 4)
+    buffer.add_demonstrations(obs, next_obs, actions[..., : buffer.action_dim], *rest)
+    buffer.device = th.device("meta")
+    batch = buffer.sample(8)
+    assert {batch.rewards.device.type, batch.actions.device.type, batch.weights.device.type} == {"meta"}

@@ -8,6 +8,7 @@ from stable_baselines3 import DQN
 
 from sb3_per import LAP, PAL, PERDQN, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, Uniform
 from sb3_per.buffers.slots import keyed
+from sb3_per.monitoring.monitor import DrawRecord
 from sb3_per.sampling.shuffled import Shuffled
 from tests.helpers.buffers import (
     assert_same_batches,
@@ -196,3 +197,23 @@ def test_equal_schemes_keep_priorities():
     np.testing.assert_array_equal(taken.priorities, buffer.masses)
     other = type(buffer).from_replay_buffer(taken, alpha=0.5)
     assert len(np.unique(other.masses)) == 1
+
+
+@pytest.mark.parametrize("n_added", [3, 8, 13])
+def test_a_move_keeps_the_next_observation_of_the_newest_step(n_added, tmp_path):
+    """With `optimize_memory_usage`, it is in the row that is written next."""
+    buffer = make_buffer(8, 2, optimize_memory_usage=True, handle_timeout_termination=False)
+    stock = stock_like(buffer)
+    fill([stock, buffer], n_added)
+    slots = np.flatnonzero(buffer.masses)
+    expected = buffer.read_drawn(slots)
+    for source in (stock, buffer):
+        moved = PrioritizedReplayBuffer.from_replay_buffer(source, storage_folder=str(tmp_path))
+        np.testing.assert_array_equal(moved.read_drawn(slots).next_observations, expected.next_observations)
+
+
+def test_draws_are_counted_on_after_a_change_of_settings():
+    buffer = filled_buffer()
+    buffer.draw_record = DrawRecord(buffer.numbering.capacity, n_batches=3)
+    changed = type(buffer).from_replay_buffer(buffer, alpha=0.5)
+    assert changed.draw_record is buffer.draw_record is not None

@@ -26,6 +26,7 @@ from tests.helpers.buffers import (
     make_buffer,
     normalizer,
 )
+from tests.helpers.demonstrations import demonstrations
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The newest episodes"),
@@ -209,6 +210,19 @@ def test_demonstrations_are_normalized_by_an_overridden_method():
     buffer.add_demonstrations(*steps)
     buffer.extend(*steps)
     assert (buffer.sample(8).observations == 3.0).all() and (buffer.sample_observations(8) == 3.0).all()
+
+
+def test_demonstrations_beside_hindsight_are_normalized_by_an_overridden_method():
+    env = counting_env(goals=True)
+    cls: Any = with_mixin(PrioritizedHerReplayBuffer, "_normalize_reward", [])
+    buffer = cls(40, env.observation_space, env.action_space, env, "cpu", 2, demonstration_fraction=0.5)
+    fill([buffer], 16, p_end=0.5)
+    buffer.end_episodes()
+    obs, next_obs, actions, *rest = demonstrations(buffer.observation_space, 6)
+    buffer.add_demonstrations(obs, next_obs, actions[..., :1], *rest)
+    batch = buffer.sample(8)
+    rewards = batch.rewards.numpy()[batch.is_demonstration]
+    assert len(rewards) == 4 and ((rewards >= 500.0) & (rewards < 506.0)).all()  # they were stored as 1000, 1001, ...
 
 
 def test_a_batch_shares_no_memory_with_what_a_users_method_keeps():

@@ -171,12 +171,13 @@ class Game:
         td_errors = self.rng.exponential(size=n_steps) if self.rng.random() < 0.5 else None
         if self.buffer.scheme.draws_uniformly:
             td_errors = None
-        after = self.record.copy()
+        cut = self.record.copy().end_episodes()
+        after = cut.copy()
         for row in parts[4]:
             after.add(row)
         after.end_episodes()
         arguments = [_at(part, (slice(None), 0)) for part in parts]
-        return Move(lambda: self.buffer.append_rows(*arguments, td_errors), [after])
+        return Move(lambda: self.buffer.append_rows(*arguments, td_errors), [cut, after])
 
     def end_episodes(self) -> Move:
         return Move(self.buffer.end_episodes, [self.record.copy().end_episodes()])

@@ -386,3 +386,24 @@ def test_a_beta_that_could_not_be_loaded_is_refused_when_it_is_set():
         with pytest.raises(ValueError, match=r"beta must be a number in \[0, 1\]"):
             buffer.beta = beta
     assert buffer.beta == 0.4
+
+
+@pytest.mark.parametrize("handle_timeout_termination", [True, False])
+def test_an_episode_that_was_ended_is_not_continued_after_a_load(handle_timeout_termination, tmp_path):
+    """Without ``handle_timeout_termination``, no flag marks its end."""
+
+    def add(to: Any, is_last: bool) -> None:
+        obs = Player(to).observation()
+        to.add(obs, obs, np.zeros((1, 2)), np.zeros(1), np.array([is_last]), [{}])
+
+    buffers = [make("her", n_envs=1, handle_timeout_termination=handle_timeout_termination) for _ in range(2)]
+    for _ in range(3):
+        add(buffers[0], False)
+    buffers[0].end_episodes()
+    save_buffer(buffers[0], tmp_path / "x.buffer")
+    loaded = load_buffer(buffers[1], tmp_path / "x.buffer")
+    for buffer in (buffers[0], loaded):
+        for is_last in (False, False, False, True):
+            add(buffer, is_last)
+        np.testing.assert_array_equal(buffer.ep_length[:7, 0], [3, 3, 3, 4, 4, 4, 4])
+        np.testing.assert_array_equal(buffer.ep_start[:7, 0], [0, 0, 0, 3, 3, 3, 3])
