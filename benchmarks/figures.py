@@ -57,6 +57,11 @@ def less(name: str, row: str) -> str:
     return f"{100 * (1 - ratio(name, row)):.0f}%"
 
 
+def in_milliseconds(name: str, row: str) -> str:
+    """Say how long ours takes; the parameters are those of :func:`ratio`."""
+    return f"{1e3 * measured(name)[row]['ours']:.1f} ms"
+
+
 def range_less(name: str, row: str) -> str:
     """Say how much less time a row takes, in percent, from the run with the least to the run with the most."""
     low, high = (100 * (1 - measured(name)[row][end]) for end in ("high", "low"))
@@ -211,6 +216,10 @@ FIGURES: dict[str, Callable[[], str]] = {
     "plane one gain short": lambda: value(studied("plane-one", "defaults | uniform | mean over the tasks", _FACTOR), 2),
     "plane one no weights": lambda: studied("plane-one", "no weights | uniform | mean over the tasks", _FACTOR),
     "plane compiled": lambda: studied("plane-compiled", "uniform, compiled | uniform | 64 x 0.1", _FACTOR),
+    "dqn step cpu": lambda: in_milliseconds("speed", "step dqn cpu"),
+    "dqn step gpu": lambda: in_milliseconds("h100/speed", "step dqn cuda"),
+    "sac step cpu": lambda: in_milliseconds("speed", "step sac cpu"),
+    "sac step gpu": lambda: in_milliseconds("h100/speed", "step sac cuda"),
     "compiled solved": lambda: with_range(measured("sbx")["solved cpu"]),
     "control gain": lambda: studied("control", "defaults | uniform | mean over the tasks", _DIFFERENCE),
     "control no weights": lambda: studied("control", "no weights | uniform | mean over the tasks", _DIFFERENCE),

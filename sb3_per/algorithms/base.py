@@ -170,7 +170,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
                 for name, default in self.shared_arguments.items():
                     if name in given or getattr(self, name) != default:
                         settings.pop(name, None)
-        if self.replay_buffer_class is NStepReplayBuffer and self.n_steps == 1:  # SB3's class has a default of its own
+        elif self.replay_buffer_class is NStepReplayBuffer and self.n_steps == 1:  # SB3's class has a default of its own
             settings.setdefault("n_steps", inspect.signature(NStepReplayBuffer).parameters["n_steps"].default)
         for name, default in self.shared_arguments.items():
             value = settings.pop(name, getattr(self, name))

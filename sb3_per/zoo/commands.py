@@ -216,6 +216,11 @@ def _record_video(parser: argparse.ArgumentParser, options: argparse.Namespace, 
     print(f"Saved {video}. Next: {next_command(parser.prog, 'plot', options)}")
 
 
+def _has_lines(figure: Any) -> bool:
+    """Tell whether a figure of the Zoo shows any run."""
+    return any(axes.lines for axes in figure.axes)
+
+
 def _plot(parser: argparse.ArgumentParser, options: argparse.Namespace, words: list[str]) -> None:
     """Plot returns. Save the plot if a file is named, or if there is no display."""
     from matplotlib import pyplot as plt
@@ -227,10 +232,14 @@ def _plot(parser: argparse.ArgumentParser, options: argparse.Namespace, words: l
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive|No artists with labels")
         upstream.run("plot", parser.prog, words)
+        if not _has_lines(plt.gcf()) and not {"-w", "--episode-window"} & set(words):  # as after a short run
+            plt.close()
+            print("No run has the Zoo's 100 episodes for a mean: means of 10, as with -w 10")
+            upstream.run("plot", parser.prog, [*words, "-w", "10"])
     if plt.get_backend().lower() != "agg":  # the window has been shown
         return
-    if not any(axes.lines for axes in plt.gcf().axes):
-        parser.error("no run has enough episodes: average over fewer with -w, e.g. -w 10")
+    if not _has_lines(plt.gcf()):
+        parser.error("no run has enough episodes: average over fewer with -w, e.g. -w 2")
     output = options.output or Path(options.folder, options.algo, "plot.png")
     plt.savefig(output)
     plt.close()

@@ -330,3 +330,23 @@ def test_ten_questions_lead_from_the_readme_to_a_heading():
         headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
         slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert not anchor or anchor in slugs, (path, anchor)
+
+
+def headings_of(page: Path) -> set[str]:
+    """List the anchors that GitHub gives to the headings of a page."""
+    lines = pages.BLOCK.sub("", page.read_text()).splitlines()
+    titles = (line.lstrip("#").strip().lower() for line in lines if line.startswith("#"))
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)).replace(" ", "-") for title in titles}
+
+
+def test_links_open_headings_wherever_a_page_is_read():
+    """On GitHub and on the built site: a label of Sphinx would be no anchor on GitHub."""
+    written = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    anchors = {page.resolve(): headings_of(page) for page in written}
+    n_links = 0
+    for page in written:
+        for other, anchor in re.findall(r"\]\(((?!http)[^)#]*\.md)?#([^)]+)\)", page.read_text()):
+            target = (page.parent / other).resolve() if other else page.resolve()
+            assert anchor in anchors[target], f"{page.name}: {other}#{anchor}"
+            n_links += 1
+    assert n_links > 50
