@@ -140,6 +140,8 @@ def test_plots_are_drawn_and_saved(zoo, capsys):
     assert plt.imread("plot.png").std() > 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("Saved plot.png. Next: ")
     assert "average over fewer with -w" in error_of(capsys, main, [*task, "-w", "100000"])
+    main([*task, "-o", "short.png"])  # fewer episodes than the Zoo averages over
+    assert plt.imread("short.png").std() > 0 and "means of 10" in capsys.readouterr().out
     plt.close("all")
 
 
