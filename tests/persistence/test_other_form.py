@@ -264,3 +264,16 @@ def test_arrays_of_another_type_are_refused(tmp_path):
         load_buffer(current, tmp_path / "x.buffer")
     assert not isinstance(error.value, DamagedFileError)
     assert_same(snapshot(current), before)
+
+
+def test_the_oldest_step_is_left_out_whose_observation_was_overwritten(tmp_path):
+    """With `optimize_memory_usage`, a full buffer has the newest next observation in its place."""
+    buffer = make("memory", 8, 1)
+    for i in range(11):
+        obs = np.full((2, 1, 3), [[[i]], [[i + 1]]], np.float32)
+        buffer.add(*obs, np.zeros((1, 2)), np.zeros(1), np.zeros(1), [{}])
+    save_buffer(buffer, tmp_path / "x.buffer")
+    loaded = load_buffer(make("memory", 20, 1), tmp_path / "x.buffer")
+    batch = loaded.sample(100)
+    assert set(batch.observations[:, 0].tolist()) == set(range(4, 11))
+    np.testing.assert_array_equal(batch.next_observations, batch.observations + 1)
