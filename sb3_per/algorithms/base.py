@@ -479,9 +479,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, values in recorded.items():
             self.logger.record(name if "/" in name else f"train/{name}", sum(values) / len(values))
-        buffer = self.replay_buffer
-        self.logger.record("per/beta", buffer.beta_schedule.value)
-        self.logger.record("per/max_priority", buffer.priority_sampler.max_priority)
+        self.logger.record("per/beta", self.replay_buffer.beta)
+        self.logger.record("per/max_priority", self.replay_buffer.max_priority)
 
     # ---- files of the model
 

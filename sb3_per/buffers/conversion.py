@@ -152,13 +152,11 @@ def _constructed(cls: type[BufferT], buffer_size: int, sb3_arguments: dict[str, 
     settings = {name: value for name, value in given.items() if name in BufferSettings.names()}
     parameters = inspect.signature(cls).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    wanted = {}
-    for name, value in arguments.items():
-        if name in settings and (name not in PLACE_SETTINGS or value is None):
-            continue
-        if name in (*sb3_arguments, *settings, *cls.extra_arguments) and not (takes_all or name in parameters):
-            continue
-        wanted[name] = value
+    places = {name: value for name, value in settings.items() if name in PLACE_SETTINGS and value is not None}
+    wanted = {name: value for name, value in arguments.items() if name not in settings or name in places}
+    if not takes_all:
+        optional = {*sb3_arguments, *places, *cls.extra_arguments}
+        wanted = {name: value for name, value in wanted.items() if name in parameters or name not in optional}
     made = cls(buffer_size, **wanted)
     if settings:
         made.use_settings({**kept_settings(made, settings, own_arguments=False), **settings}, made.optimize_memory_usage)

@@ -57,6 +57,13 @@ class EpisodeTracker(RowTracker["PrioritizedHerReplayBuffer"]):
         """
         self.inserted_until = min(self.inserted_until, buffer.numbering.first_step)
 
+    def count(self, buffer: "PrioritizedHerReplayBuffer") -> None:
+        """See :meth:`RowTracker.count`."""
+        was_adding = self.is_adding
+        super().count(buffer)
+        if was_adding:  # an interrupt in SB3's `add` may have come before the end of an episode was noted
+            self.note_change(buffer)
+
     def note_rows_of_users_add(self, buffer: "PrioritizedHerReplayBuffer", n: int) -> None:
         """Compare all episodes with the tree, see :meth:`RowTracker.note_rows_of_users_add`."""
         has_mass = buffer.priority_sampler.masses() > 0.0
@@ -78,8 +85,8 @@ class EpisodeTracker(RowTracker["PrioritizedHerReplayBuffer"]):
         numbering = buffer.numbering
         if self.inserted_until < numbering.first_step:
             self.start_tree_over(buffer)
-        # An interrupt may have come between the last step of an episode and SB3's marks.
-        buffer.finish_episodes(np.flatnonzero(buffer.dones[buffer.pos - 1]))
+        if self.inserted_until <= numbering.first_step:  # an interrupt may have come between a change and SB3's marks
+            buffer.finish_episodes(np.flatnonzero(buffer.dones[buffer.pos - 1]))
         if self.finished or self.overwritten:
             marks = buffer.ep_length.reshape(-1)
             overwritten = np.concatenate([_NO_SLOTS, *self.overwritten])

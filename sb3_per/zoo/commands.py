@@ -229,15 +229,19 @@ def _plot(parser: argparse.ArgumentParser, options: argparse.Namespace, words: l
 
     if options.output is not None:
         plt.switch_backend("agg")  # needs no display
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive|No artists with labels")
-        upstream.run("plot", parser.prog, words)
-        if not _has_lines(plt.gcf()) and not {"-w", "--episode-window"} & set(words):  # as after a short run
-            plt.close()
-            print("No run has the Zoo's 100 episodes for a mean: means of 10, as with -w 10")
-            upstream.run("plot", parser.prog, [*words, "-w", "10"])
+
+    def draw(*more: str) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive|No artists with labels")
+            upstream.run("plot", parser.prog, [*words, *more])
+
+    draw()
     if plt.get_backend().lower() != "agg":  # the window has been shown
         return
+    if not _has_lines(plt.gcf()) and not any(word.startswith(("-w", "--ep")) for word in words):
+        plt.close()
+        print("No run has the Zoo's 100 episodes for a mean: means of 10, as with -w 10")
+        draw("-w", "10")
     if not _has_lines(plt.gcf()):
         parser.error("no run has enough episodes: average over fewer with -w, e.g. -w 2")
     output = options.output or Path(options.folder, options.algo, "plot.png")
