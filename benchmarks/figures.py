@@ -202,6 +202,7 @@ def known_length_less(algorithm: str) -> str:
     return f"{100 * (1 - float(row[4])):.0f}%"
 
 
+_ALL_GAMES = "all, in units of DQN, IQM"
 _DIFFERENCE, _FACTOR = "difference [95% interval]", "factor [95% interval]"
 _RATES = "mean over the rates"
 _HALFCHEETAH = "HalfCheetah-v5, 100,000 steps | `continuous` | one rate | defaults"
@@ -243,7 +244,6 @@ FIGURES: dict[str, Callable[[], str]] = {
     "add more": lambda: more("speed", "add 1"),
     "add 16 more": lambda: more("speed", "add 16"),
     "add times": lambda: times("speed", "add 1"),
-    "rank times": lambda: times("speed", "rank"),
     "demonstrations times": lambda: times("speed", "demonstrations"),
     "cpprb less": lambda: less("speed", "tree cpprb"),
     "cpprb frames less": lambda: less("speed", "frames peer cpprb"),
@@ -273,6 +273,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "sbx sac less": lambda: less("sbx", "sac 1 SBX cpu"),
     "sbx dqn less": lambda: less("sbx", "dqn 1 SBX cpu"),
     "actors less": lambda: less("distributed", "wall time, equal"),
+    "folder": lambda: f"\n\n{(ROOT / 'docs' / 'benchmarks' / 'folder.md').read_text().strip()}\n\n",
     "missed": missed,
     "class costs": class_costs,
     "changed targets": changed,
@@ -294,6 +295,9 @@ FIGURES: dict[str, Callable[[], str]] = {
     "pairs": lambda: studied("ages-pairs", "defaults | uniform | pairs", _DIFFERENCE),
     "mountaincar defaults": lambda: value(studied("sparse", "PERDQN", "MountainCar-v0")),
     "mountaincar uniform": lambda: value(studied("sparse", "PERDQN, uniform", "MountainCar-v0")),
+    "minatar double": lambda: value(studied("discrete", "uniform, Double Q, 3 steps", _ALL_GAMES)),
+    "minatar double defaults": lambda: studied("discrete", "PERDQN, Double Q, 3 steps", _ALL_GAMES),
+    "minatar double uniform": lambda: studied("discrete", "uniform, Double Q, 3 steps", _ALL_GAMES),
     "minatar declared": lambda: studied("ages", "defaults times age | uniform | all pairs of seed and task", _DIFFERENCE),
     "minatar by seed": lambda: studied("ages", "defaults times age | uniform | mean over the tasks", _DIFFERENCE, 0),
     "minatar end": lambda: studied("ages", "defaults times age | uniform | mean over the tasks", _DIFFERENCE, 1),

@@ -15,7 +15,8 @@ What they use:
 - ``windows.py``: which windows can be drawn, and where their steps are; ``window_targets.py``: their targets
 - ``state.py``: what files hold beside the rows; ``pickles.py``: pickles of older releases
 - ``arrays.py``: other arrays than SB3's; ``frames.py``, ``frame_setting.py``: each frame once; ``files.py``: arrays in files
-- ``conversion.py``: from one buffer to another; ``reminder.py``: the warning that nobody updates priorities
+- ``conversion.py``: from one buffer to another; ``copies.py``: the two ways to make another buffer of the same class
+- ``reminder.py``: the warning that nobody updates priorities
 """
 
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer

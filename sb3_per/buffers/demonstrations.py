@@ -177,7 +177,7 @@ class Demonstrations:
                 buffer.dones[row - 1, 0] = 1
                 buffer.timeouts[row - 1, 0] = 1
         self._have_just_come = True
-        self.adopt(buffer)
+        self.hold(buffer)
         # In one statement, because an interrupt may come between two. They never fill their buffer.
         buffer.pos = buffer.numbering.next_step = end
 
@@ -203,7 +203,7 @@ class Demonstrations:
         made.row_tracker.continue_from(made, old, keeps_masses)
         return made
 
-    def adopt(self, buffer: "PrioritizedReplayBuffer") -> None:
+    def hold(self, buffer: "PrioritizedReplayBuffer") -> None:
         """
         Hold the transitions of another buffer.
 
@@ -212,7 +212,7 @@ class Demonstrations:
         self.buffer = buffer
         self._follow_changes()
 
-    def take_over(self, other: "Demonstrations", experience: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
+    def continue_from(self, other: "Demonstrations", experience: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
         """
         Continue with the demonstrations of another buffer.
 
@@ -222,7 +222,7 @@ class Demonstrations:
         """
         self.share.progress = other.share.progress
         if other.buffer is not None:
-            self.adopt(self._with_rows_of(other.buffer, experience, other.buffer.buffer_size, keeps_masses))
+            self.hold(self._with_rows_of(other.buffer, experience, other.buffer.buffer_size, keeps_masses))
 
     # ---- draw
 

@@ -108,11 +108,11 @@ class EpisodeTracker(RowTracker["PrioritizedHerReplayBuffer"]):
     ) -> None:
         """See :meth:`RowTracker.continue_from`."""
         super().continue_from(buffer, other, keeps_masses)
-        self.take_marks(buffer, keeps_masses)
+        self.count_drawable(buffer, keeps_masses)
 
-    def take_marks(self, buffer: "PrioritizedHerReplayBuffer", keeps_masses: bool) -> None:
+    def count_drawable(self, buffer: "PrioritizedHerReplayBuffer", keeps_masses: bool) -> None:
         """
-        Take the marks of a buffer that continues with the episodes of another one.
+        Count what SB3's marks in the arrays say, when the buffer continues with the episodes of another one.
 
         :param buffer: the buffer
         :param keeps_masses: whether the tree has the masses; otherwise every transition is a new one

@@ -19,7 +19,7 @@ from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, Repla
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers import arrays, conversion, inputs
+from sb3_per.buffers import arrays, conversion, copies, inputs
 from sb3_per.buffers.append import append_rows
 from sb3_per.buffers.demonstrations import Demonstrations, require_terminal_observations
 from sb3_per.buffers.frame_setting import frames_by_key
@@ -30,7 +30,7 @@ from sb3_per.buffers.rows import RowTracker
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
 from sb3_per.buffers.slots import StoredSteps, map_arrays, read_slots, read_steps
-from sb3_per.buffers.state import BufferState, collect_state, put_state
+from sb3_per.buffers.state import BufferState, restore_state, state_to_save
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.sampler import DrawSettings, Sampler
 from sb3_per.sampling.subsets import Candidates
@@ -752,7 +752,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :return: numbers and arrays, of which some are views: copy them before the buffer changes
         """
-        return collect_state(self)
+        return state_to_save(self)
 
     def restore_state(self, state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
         """
@@ -763,7 +763,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param is_whole: whether these are all rows of that buffer; otherwise the older ones are missing
         :raises ValueError: if the state contradicts itself
         """
-        put_state(self, state, keeps_masses, is_whole)
+        restore_state(self, state, keeps_masses, is_whole)
 
     def empty_twin(self, n_rows: int) -> "PrioritizedReplayBuffer":
         """
@@ -772,7 +772,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param n_rows: number of its rows
         :return: a buffer that stores and reads as this one does; a user's class keeps its methods and attributes
         """
-        return conversion.empty_twin(self, n_rows)
+        return copies.empty_twin(self, n_rows)
 
     def read_demonstrations(
         self, twin: "PrioritizedReplayBuffer", slots: np.ndarray, env: VecNormalize | None = None
@@ -887,8 +887,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def __copy__(self: BufferT) -> BufferT:
         """Copy the position, ids and masses; demonstrations too. Arrays are shared, as in a shallow copy of SB3's buffers."""
-        made = object.__new__(type(self))
-        vars(made).update(vars(self))
+        made = copies.bare_copy(self)
         # In one call, since parts refer to each other.
         vars(made).update(copy.deepcopy({name: vars(self)[name] for name in self.part_names}))
         return made

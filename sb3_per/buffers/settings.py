@@ -23,6 +23,9 @@ from sb3_per.sampling.schemes import (
 )
 from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, check_argument, integer, number, words
 
+# What the setting `beta` stands for.
+_BETAS = ("beta_start", "beta_end")
+
 
 class IgnoredSettingWarning(UserWarning):
     """A setting was given that has no effect with the scheme, or with another setting."""
@@ -124,11 +127,12 @@ class BufferSettings:
 
     def _check_effects(self, scheme: PriorityScheme) -> None:
         """Warn of settings that have no effect, and refuse ``initial_priority``, which the caller of ``add`` relies on."""
-        for name in scheme.unused_settings:
-            value = getattr(self, name)
-            if value == getattr(BufferSettings, name):  # the default
-                continue
-            reason = f"it is a setting of {', '.join(map(repr, schemes_with(name)))}"
+        unused = {name: getattr(self, name) for name in scheme.unused_settings}
+        given = {name: value for name, value in unused.items() if value != getattr(BufferSettings, name)}
+        if self.beta_start == self.beta_end and given.keys() & set(_BETAS):  # the user wrote `beta`
+            given = {name: value for name, value in given.items() if name not in _BETAS} | {"beta": self.beta_start}
+        for name, value in given.items():
+            reason = f"it is a setting of {', '.join(map(repr, schemes_with('beta_start' if name == 'beta' else name)))}"
             if name == "initial_priority":
                 raise ValueError(f"{name}={value!r} has no effect with {scheme}: {reason}")
             warnings.warn(f"{name}={value!r} has no effect with scheme={self.scheme!r}: {reason}", IgnoredSettingWarning)
@@ -189,7 +193,7 @@ def with_both_betas(given: dict[str, Any]) -> dict[str, Any]:
         return given
     check_argument("beta", given["beta"], FRACTION)
     others = {name: value for name, value in given.items() if name != "beta"}
-    for name in ("beta_start", "beta_end"):
+    for name in _BETAS:
         if name in others:
             raise ValueError(f"beta={given['beta']} sets beta_start and beta_end: leave out {name}={others[name]}, or beta")
         others[name] = given["beta"]

@@ -22,7 +22,7 @@ class BufferState(NamedTuple):
     arrays: dict[str, np.ndarray]
 
 
-def collect_state(buffer: "PrioritizedReplayBuffer") -> BufferState:
+def state_to_save(buffer: "PrioritizedReplayBuffer") -> BufferState:
     """See :meth:`PrioritizedReplayBuffer.state_to_save`."""
     buffer.insert_new_rows()
     numbers = {
@@ -41,7 +41,7 @@ def collect_state(buffer: "PrioritizedReplayBuffer") -> BufferState:
     return BufferState(numbers, by_row, arrays)
 
 
-def put_state(buffer: "PrioritizedReplayBuffer", state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
+def restore_state(buffer: "PrioritizedReplayBuffer", state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
     """See :meth:`PrioritizedReplayBuffer.restore_state`."""
     numbers = state.numbers
     if not 0.0 <= numbers["max_priority"] < np.inf or not 0.0 <= numbers["demonstration_progress"] <= 1.0:

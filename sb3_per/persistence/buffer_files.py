@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.conversion import empty_like
+from sb3_per.buffers.copies import empty_like
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.facts import MUST_FIT, describe_buffer, require_fit
@@ -230,7 +230,7 @@ class SavedBuffer:
             raise ValueError(f"rows from {first} to {end} are in a buffer of {n_rows} rows")
         if f"{DEMONSTRATIONS}rows" in manifest.ranges:
             n_demonstrations = manifest.ranges[f"{DEMONSTRATIONS}rows"][1]
-            buffer.demonstrations.adopt(buffer.empty_twin(n_demonstrations + 1))
+            buffer.demonstrations.hold(buffer.empty_twin(n_demonstrations + 1))
         streams = {}
         for prefix, part in buffers_in(buffer).items():
             name = f"{prefix}rows"

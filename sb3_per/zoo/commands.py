@@ -81,7 +81,7 @@ def run(command: str, words: list[str], prog: str) -> None:
         storage = str(Path(options.folder, options.algo, "tune.log"))
         study = f"{env}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
         of_study = ["--storage", storage, "--study-name", study]
-        options.words = [*of_study, *_without_search_options(others)]
+        options.words = _options_after_search(others, storage, study)
         _train(parser, options, [*required, "--conf-file", str(config_path(options.algo)), "-optimize", *of_study, *others])
     elif command == "enjoy":
         _enjoy(parser, options, [*required, *others])
@@ -90,18 +90,23 @@ def run(command: str, words: list[str], prog: str) -> None:
         _record_video(parser, options, [*required, *others])
 
 
-def _without_search_options(words: list[str]) -> list[str]:
+def _options_after_search(words: list[str], storage: str, study: str) -> list[str]:
     """
-    Leave out what belongs to a search alone, for the command that trains with its best trial.
+    List the options of the command that trains with the best trial of a search.
 
-    :param words: options of a search
-    :return: the other options
+    :param words: options of the search
+    :param storage: where its trials are, unless the options say it
+    :param study: name of the study, unless the options say it
+    :return: the study, and the options that do not belong to a search alone
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-n", "--n-timesteps")  # of a trial, which is short
     for name in ("n-trials", "max-total-trials", "n-jobs", "n-startup-trials", "n-evaluations", "sampler", "pruner"):
         parser.add_argument(f"--{name}")
-    return parser.parse_known_args(words)[1]
+    parser.add_argument("--storage", default=storage)
+    parser.add_argument("--study-name", default=study)
+    known, others = parser.parse_known_args(words)
+    return ["--storage", known.storage, "--study-name", known.study_name, *others]
 
 
 def parser_of(command: str, prog: str) -> argparse.ArgumentParser:

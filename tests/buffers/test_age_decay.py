@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sb3_per import PrioritizedReplayBuffer, PriorityScheme, Proportional, SumTree
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import MANY, counts_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
+from tests.helpers.interrupts import interrupted
 from tests.helpers.saved import KINDS, Goals, Player, make
 
 pytestmark = pytest.mark.filterwarnings("ignore::sb3_per.buffers.settings.IgnoredSettingWarning")
@@ -328,3 +329,21 @@ def test_combinations_that_are_not_supported_are_refused():
     ]:
         with pytest.raises(NotImplementedError, match=rf"age_decay=3.0 with {what}.* is not supported"):
             make_buffer(10**12, age_decay=3.0, **changed)
+
+
+def _with_old_masses() -> PrioritizedReplayBuffer:
+    """Make a buffer whose next draw writes all masses anew, relative to the age of newer transitions."""
+    buffer = make_buffer(8, age_decay=40.0)
+    fill([buffer], 8)
+    buffer.update_priorities(np.arange(8), np.arange(1.0, 9.0))
+    fill([buffer], 6)
+    return buffer
+
+
+def test_an_interrupt_while_masses_are_written_anew_changes_none():
+    expected = _with_old_masses().masses
+    n = interrupted(lambda: _with_old_masses().masses)
+    for place in range(n):
+        buffer = _with_old_masses()
+        interrupted(lambda: buffer.masses, place)  # noqa: B023 - called at once
+        np.testing.assert_allclose(buffer.masses, expected, rtol=1e-12)

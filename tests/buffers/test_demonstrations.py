@@ -19,7 +19,7 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.buffers.arrays import ARRAYS
-from sb3_per.buffers.conversion import take_over
+from sb3_per.buffers.conversion import continue_from
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import (
     ACTION_SPACES,
@@ -220,7 +220,7 @@ def test_share_stays_at_its_end_after_the_end_of_training():
     buffer.update_beta(-0.2)
     assert not buffer.sample(20).is_demonstration.any()
     copied = mixed(demonstration_fraction=0.5)
-    take_over(copied, buffer)
+    continue_from(copied, buffer)
     assert copied.sample(20).is_demonstration.sum() == 10
 
 

@@ -69,6 +69,12 @@ def test_settings_without_effect_warn():
         assert {text.partition("=")[0] for text in said} == expected_names
 
 
+def test_the_warning_names_beta_where_beta_was_written():
+    for beta in (0.0, 0.4, 0.7, 1.0):
+        said = ignored_setting_warnings(scheme="lap", beta=beta)
+        assert said == [f"beta={beta} has no effect with scheme='lap': it is a setting of 'proportional', 'rank'"]
+
+
 def test_settings_without_effect_with_a_scheme_object_warn():
     for scheme in (Proportional(0.5), RankBased(), LAP(kappa=0.3), PAL(), Uniform()):
         said = ignored_setting_warnings(scheme=scheme, beta_start=0.5)

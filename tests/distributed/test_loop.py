@@ -28,6 +28,10 @@ def test_steps_are_counted_as_sb3_counts_them():
         assert [seen["num_timesteps"] for seen in follower.seen] == [*range(env.num_envs, total, env.num_envs), total]
         for name in ("rewards", "dones", "infos", "new_obs"):
             assert sum(len(seen[name]) for seen in follower.seen) == total
+        # A chunk that is cut short at the end of the run: the same transitions are stored as shown.
+        stored = model.replay_buffer.next_observations[:total, 0]
+        shown = np.concatenate([seen["new_obs"] for seen in follower.seen])
+        np.testing.assert_array_equal(np.unique(stored, axis=0), np.unique(shown, axis=0))
         n_episodes = sum(seen["dones"].sum() for seen in follower.seen)
         assert model._episode_num == n_episodes == sum("episode" in info for seen in follower.seen for info in seen["infos"])
         assert model._n_updates == len(follower.seen) == model._n_calls
