@@ -76,7 +76,8 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     The constructor is the stock algorithm's. ``replay_buffer_class=None`` picks the prioritized buffer that fits the
     observation space, and a buffer class of SB3 is replaced by its prioritized counterpart. ``replay_buffer_kwargs``
-    configures the buffer, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`; ``n_steps`` and ``gamma`` reach it too.
+    configures the buffer, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`; n-step returns bring it ``n_steps`` and
+    ``gamma``, too.
 
     :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` or ``gamma`` that
         contradicts the one in ``replay_buffer_kwargs``
@@ -275,7 +276,9 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         own_class = self.replay_buffer_class
         if own_class is not None and issubclass(own_class, buffer_class):
             buffer_class = own_class
-        settings = self.replay_buffer_kwargs if isinstance(buffer, NStepReplayBuffer) else self._buffer_settings()
+        settings = self._buffer_settings()
+        if isinstance(buffer, NStepReplayBuffer):
+            settings = {name: value for name, value in settings.items() if name not in ("n_steps", "gamma")}
         made: PrioritizedReplayBuffer = buffer_class.from_replay_buffer(buffer, **settings)
         made.device = self.device
         return made
@@ -304,16 +307,19 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
                 f"{name} with {buffer.scheme} is not supported: the scheme replaces the loss of scalar TD errors, and the "
                 f"critics have no such loss. Use one of {[each for each in SCHEMES if not SCHEMES[each].replaces_loss]}"
             )
-        is_recurrent = issubclass(self._default_buffer_classes[0], PrioritizedSequenceReplayBuffer)
-        if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not is_recurrent:
-            raise NotImplementedError(
-                f"{name} with {type(buffer).__name__} is not supported: it is not recurrent and learns from single "
-                "transitions. Use a recurrent algorithm, such as PERRecurrentDQN"
-            )
+        self._check_kind_of(buffer)
         if buffer.settings.actor_batch != "prioritized" and not self.has_actor:
             raise NotImplementedError(
                 f"{name} with actor_batch={buffer.settings.actor_batch!r} is not supported: it has no actor. Leave the "
                 "setting out"
+            )
+
+    def _check_kind_of(self, buffer: PrioritizedReplayBuffer) -> None:
+        """Refuse a buffer of windows. Recurrent algorithms refuse all others."""
+        if isinstance(buffer, PrioritizedSequenceReplayBuffer):
+            raise NotImplementedError(
+                f"{type(self).__name__} with {type(buffer).__name__} is not supported: it is not recurrent and learns from "
+                "single transitions. Use a recurrent algorithm, such as PERRecurrentDQN"
             )
 
     # ---- learning

@@ -9,7 +9,7 @@ from typing import Any
 from stable_baselines3.common.save_util import data_to_json
 
 from sb3_per.buffers.files import MappedFile
-from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, BufferSettings
+from sb3_per.buffers.settings import NEW_ARGUMENTS
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
 
 #: What SB3 takes as the path of a file.
@@ -23,9 +23,6 @@ NO_ENTRY = '{"settings": {}, "beta": 0.0}'
 
 #: Name of an attribute that a model has while it is loaded: names of the attributes for which ``load`` was given other values.
 GIVEN_TO_LOAD = "_given_to_load"
-
-# Keyword arguments that SB3's buffers do not have.
-_PRIORITIZED_SETTINGS = frozenset((*BufferSettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS))
 
 
 def saved_settings(content: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +60,7 @@ def settings_to_save(settings: dict[str, Any], beta: float) -> tuple[dict[str, A
     own = {}
     stock = {}
     for name, value in settings.items():
-        if name in _PRIORITIZED_SETTINGS:
+        if name in NEW_ARGUMENTS:
             own[name] = value
         else:
             stock[name] = value

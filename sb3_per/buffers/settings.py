@@ -221,6 +221,9 @@ OTHER_NAMES = {
 HER_ARGUMENTS = ("update_from_virtual",)
 SEQUENCE_ARGUMENTS = ("sequence_length", "burn_in", "sequence_period", "eta", "store_state", "state_shapes")
 
+#: Keyword arguments that SB3's buffers do not have.
+NEW_ARGUMENTS = (*SETTING_NAMES, *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS)
+
 # What to say of names for which another name alone is no answer.
 _HINTS = {
     "beta0": ": did you mean 'beta_start', or 'beta' for a constant?",

@@ -13,7 +13,7 @@ from rl_zoo3 import ALGOS
 import sb3_per
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.conversion import stock_choice
-from sb3_per.buffers.settings import SCHEME_SETTINGS, SETTING_NAMES
+from sb3_per.buffers.settings import NEW_ARGUMENTS, SCHEME_SETTINGS, SETTING_NAMES
 from sb3_per.compare.campaign import Job
 from sb3_per.compare.controls import control_of
 from sb3_per.compare.literals import setting_of
@@ -128,9 +128,13 @@ class Arm:
         """
         hyperparams = dict(hyperparams)
         kwargs = dict(hyperparams.pop("replay_buffer_kwargs", None) or {})
+        for name in ("n_steps", "gamma"):  # arguments of every algorithm, also of a stock one
+            if name in kwargs and name not in hyperparams:
+                hyperparams[name] = kwargs.pop(name)
         file_settings = {name: kwargs.pop(name) for name in SETTING_NAMES if name in kwargs}
         if self.kind == "stock":
             hyperparams.pop("double_q", None)  # an argument of PERDQN
+            kwargs = {name: value for name, value in kwargs.items() if name not in NEW_ARGUMENTS}
             buffer_class = hyperparams.get("replay_buffer_class")
             if isinstance(buffer_class, type) and issubclass(buffer_class, PrioritizedReplayBuffer):
                 hyperparams["replay_buffer_class"] = stock_choice(buffer_class)

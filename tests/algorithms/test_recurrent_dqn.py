@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import Logger
@@ -18,6 +19,8 @@ from sb3_per import (
     PERRecurrentDQN,
     PERRecurrentSAC,
     PrioritizedDictSequenceReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.algorithms.recurrent.networks import zero_states
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
@@ -157,10 +160,11 @@ def test_nan_in_the_padding_has_no_effect():
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("value_rescaling, double_q", [(False, True), (True, False)])
-def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
+@pytest.mark.parametrize("value_rescaling, double_q, n_steps, gamma", [(False, True, 3, 0.99), (True, False, 1, 0.8)])
+def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q, n_steps, gamma):
     """The reference goes step by step, with n-step returns, terminations, truncations, weights, and the mean over steps."""
-    model = make(double_q=double_q, value_rescaling=value_rescaling, n_steps=3).learn(200)
+    model = make(double_q=double_q, value_rescaling=value_rescaling, n_steps=n_steps, gamma=gamma).learn(200)
+    assert (model.replay_buffer.n_steps, model.replay_buffer.gamma) == (n_steps, gamma)
     with th.no_grad():
         for parameter in model.q_net_target.parameters():
             parameter.add_(0.05 * th.randn_like(parameter))
@@ -178,7 +182,7 @@ def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
             best = q[k, i].argmax() if double_q else target_q[k, i].argmax()
             value = th.tensor(target_q[k, i, best])
             value = float(unscale(value)) if value_rescaling else float(value)
-            target = float(batch.rewards[t, i] + (1 - batch.dones[t, i]) * batch.discounts[t, i] * value)
+            target = float(batch.rewards[t, i] + (1 - batch.dones[t, i]) * model.gamma ** (k - t) * value)
             target = float(rescale(th.tensor(target))) if value_rescaling else target
             td_error = target - q[t, i, int(batch.actions[t, i, 0])]
             assert float(td_errors[t, i]) == pytest.approx(td_error, abs=1e-5)
@@ -370,3 +374,31 @@ def test_bad_settings_are_refused():
     ):
         with pytest.raises(error):
             make(**kwargs)
+
+
+# ---- buffers that are assigned
+
+
+def test_a_buffer_that_the_agent_cannot_learn_from_is_refused(learned):
+    buffer = learned.replay_buffer
+    arguments = (400, buffer.observation_space, buffer.action_space, "cpu", 2)
+    for wrong, error in (
+        (PrioritizedReplayBuffer(*arguments), NotImplementedError),
+        (PrioritizedSequenceReplayBuffer(*arguments, sequence_length=6, state_shapes=((1, 16), (1, 16))), ValueError),
+    ):
+        with pytest.raises(error, match=f"PERRecurrentDQN with {type(wrong).__name__}"):
+            learned.replay_buffer = wrong
+        assert learned.replay_buffer is buffer
+
+
+@pytest.mark.parametrize("cls, n_steps", [(ReplayBuffer, 2), (NStepReplayBuffer, 5)])
+def test_a_buffer_of_sb3_becomes_one_of_sequences(learned, cls, n_steps):
+    buffer = learned.replay_buffer
+    arguments = {} if cls is ReplayBuffer else dict(n_steps=5, gamma=0.9)
+    with pytest.warns(UserWarning, match=f"The empty {cls.__name__} became a PrioritizedSequenceReplayBuffer"):
+        learned.replay_buffer = cls(400, buffer.observation_space, buffer.action_space, "cpu", 2, **arguments)
+    made = learned.replay_buffer
+    assert (made.n_steps, made.gamma) == (n_steps, arguments.get("gamma", learned.gamma))
+    assert (made.sequence_length, made.burn_in, made.state_shapes) == (6, 4, buffer.state_shapes)
+    learned.learn(100)
+    assert made.can_draw()

@@ -188,9 +188,11 @@ def test_steps_are_selected_and_put_back_into_windows(learned):
 # ---- targets and losses
 
 
-def test_losses_equal_a_scalar_reference():
+@pytest.mark.parametrize("n_steps, gamma", [(3, 0.99), (1, 0.8)])
+def test_losses_equal_a_scalar_reference(n_steps, gamma):
     """The reference goes step by step, with n-step returns, terminations, truncations, twins, entropy, weights and means."""
-    model = make(n_steps=3, tau=0.0, ent_coef="auto_0.3").learn(200)
+    model = make(n_steps=n_steps, gamma=gamma, tau=0.0, ent_coef="auto_0.3").learn(200)
+    assert (model.replay_buffer.n_steps, model.replay_buffer.gamma) == (n_steps, gamma)
     with th.no_grad():
         for parameter in model.critic_target.parameters():
             parameter.add_(0.1 * th.randn_like(parameter))
@@ -202,9 +204,9 @@ def test_losses_equal_a_scalar_reference():
     with th.no_grad():
         actor, critic, target = (network.unroll(batch) for network in networks(model))
     ent_coef = float(model.log_ent_coef.detach().exp())
-    n_steps = int(batch.mask.sum())
+    n_learned = int(batch.mask.sum())
     th.manual_seed(3)
-    noise, next_noise = (th.normal(th.zeros(n_steps, 2), th.ones(n_steps, 2)).numpy() for _ in range(2))
+    noise, next_noise = (th.normal(th.zeros(n_learned, 2), th.ones(n_learned, 2)).numpy() for _ in range(2))
     th.manual_seed(3)
     td_errors, metrics = model._update(batch, 0)
     losses = [float(metrics[name].detach()) for name in ("critic_loss", "ent_coef_loss", "actor_loss")]
@@ -227,16 +229,16 @@ def test_losses_equal_a_scalar_reference():
             after = int(batch.next_steps[t, i])
             action, log_prob = act(actor[after, i], next_noise[k])
             value = q_of(model.critic_target, target[after, i], action).min() - ent_coef * log_prob
-            y = float(batch.rewards[t, i] + (1 - batch.dones[t, i]) * batch.discounts[t, i] * value)
+            y = float(batch.rewards[t, i] + (1 - batch.dones[t, i]) * model.gamma ** (after - t) * value)
             errors = y - q_of(model.critic, critic[t, i], batch.actions[t, i][None])
             np.testing.assert_allclose(td_errors[t, i].detach(), errors, atol=1e-4)
-            weighted_loss += float(batch.weights[i]) * 0.5 * (errors**2).sum() / n_steps
+            weighted_loss += float(batch.weights[i]) * 0.5 * (errors**2).sum() / n_learned
 
             action, log_prob = act(actor[t, i], noise[k])
             sums[0] -= np.log(ent_coef) * (log_prob + model.target_entropy)
             sums[1] += ent_coef * log_prob - q_of(model.critic, critic[t, i], action).min()
             k += 1
-    assert losses == pytest.approx([weighted_loss, *sums / n_steps], rel=1e-4)
+    assert losses == pytest.approx([weighted_loss, *sums / n_learned], rel=1e-4)
 
 
 def test_window_priorities_mix_maximum_and_mean_of_td_errors():

@@ -318,6 +318,12 @@ def test_the_settings_of_our_files_are_compared():
     (other,) = (arm for arm in arms_of(Task("per_dqn", "CartPole-v1"), ["alpha=0.7"]) if arm.kind == "setting")
     assert other.apply(of_file)["replay_buffer_kwargs"] == dict(alpha=0.7, frames="auto")
     assert arms[0].apply(dict(replay_buffer_class=PrioritizedHerReplayBuffer))["replay_buffer_class"] is HerReplayBuffer
+    in_kwargs = dict(replay_buffer_kwargs=dict(n_steps=3, gamma=0.9, n_sampled_goal=2, update_from_virtual=False))
+    for arm in arms:  # all arms learn from the same returns, and SB3's HER lacks a setting of ours
+        applied = arm.apply(in_kwargs)
+        assert (applied["n_steps"], applied["gamma"]) == (3, 0.9)
+        kwargs = applied["replay_buffer_kwargs"]
+        assert kwargs["n_sampled_goal"] == 2 and ("update_from_virtual" in kwargs) == (arm.kind != "stock")
     assert arms[0].apply(dict(replay_buffer_class=PrioritizedReplayBuffer))["replay_buffer_class"] is None
 
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.noise import ActionNoise
 
 from sb3_per.algorithms.recurrent.networks import ActingStates, WindowSteps, transitions_in, zero_at_starts, zero_states
 from sb3_per.algorithms.torch_loop import PrioritizedOffPolicyMixin
-from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.utils.parents import overrides
 
 
@@ -139,10 +139,26 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     # ---- the buffer
 
+    def _state_shapes(self) -> tuple[tuple[int, int], ...]:
+        """List the shapes of the recurrent states that the buffer stores. The policy may not be made yet."""
+        shapes: tuple[tuple[int, int], ...] = self.policy_class.state_shapes_of(**self.policy_kwargs)
+        return shapes
+
+    def _check_kind_of(self, buffer: PrioritizedReplayBuffer) -> None:
+        """Refuse a buffer of single transitions, and one for the states of another network."""
+        kind = f"{type(self).__name__} with {type(buffer).__name__}"
+        if not isinstance(buffer, PrioritizedSequenceReplayBuffer):
+            raise NotImplementedError(
+                f"{kind} is not supported: it learns from windows. Use a PrioritizedSequenceReplayBuffer"
+            )
+        if buffer.state_shapes != self._state_shapes():
+            raise ValueError(f"{kind}: its state_shapes are {buffer.state_shapes}, those of the policy {self._state_shapes()}")
+
     def _buffer_settings(self) -> dict[str, Any]:
         settings = super()._buffer_settings()
-        settings.update(sequence_length=self.sequence_length, burn_in=self.burn_in)
-        settings["state_shapes"] = self.policy_class.state_shapes_of(**self.policy_kwargs)  # the policy is made later
+        # Windows always come with discounts, so `gamma` must reach the buffer for single steps, too.
+        settings.update({name: getattr(self, name) for name in self.shared_arguments})
+        settings["state_shapes"] = self._state_shapes()
         return settings
 
 
