@@ -89,6 +89,9 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
     #: Whether a network other than the critics chooses actions. Without one, ``actor_batch="uniform"`` is refused.
     has_actor: ClassVar[bool] = True
 
+    #: Whether a batch holds windows of steps, from a buffer of sequences.
+    learns_from_windows: ClassVar[bool] = False
+
     #: ``"continuous"`` or ``"discrete"``, and the name of the class for the other ones, which the message names. ``None``: SB3
     #: alone checks the space of the actions.
     takes_actions: ClassVar[str | None] = None
@@ -307,19 +310,15 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
                 f"{name} with {buffer.scheme} is not supported: the scheme replaces the loss of scalar TD errors, and the "
                 f"critics have no such loss. Use one of {[each for each in SCHEMES if not SCHEMES[each].replaces_loss]}"
             )
-        self._check_kind_of(buffer)
+        if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not self.learns_from_windows:
+            raise NotImplementedError(
+                f"{name} with {type(buffer).__name__} is not supported: it is not recurrent and learns from single "
+                "transitions. Use a recurrent algorithm, such as PERRecurrentDQN"
+            )
         if buffer.settings.actor_batch != "prioritized" and not self.has_actor:
             raise NotImplementedError(
                 f"{name} with actor_batch={buffer.settings.actor_batch!r} is not supported: it has no actor. Leave the "
                 "setting out"
-            )
-
-    def _check_kind_of(self, buffer: PrioritizedReplayBuffer) -> None:
-        """Refuse a buffer of windows. Recurrent algorithms refuse all others."""
-        if isinstance(buffer, PrioritizedSequenceReplayBuffer):
-            raise NotImplementedError(
-                f"{type(self).__name__} with {type(buffer).__name__} is not supported: it is not recurrent and learns from "
-                "single transitions. Use a recurrent algorithm, such as PERRecurrentDQN"
             )
 
     # ---- learning

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sb3_per.buffers import inputs
-from sb3_per.buffers.arrays import ARRAYS
-from sb3_per.buffers.slots import map_arrays, write_rows
+from sb3_per.buffers.arrays import StoredRows
+from sb3_per.buffers.slots import map_arrays
 
 if TYPE_CHECKING:
     from sb3_per.buffers.replay import PrioritizedReplayBuffer
@@ -49,7 +49,7 @@ def append_rows(
     dones = np.array(checked[4])
     if not dones[-1]:
         dones[-1] = timeouts[-1] = 1
-    steps = (*checked[:4], dones, timeouts)
+    steps = StoredRows(*checked[:4], dones, timeouts)
     with buffer.lock:
         buffer.row_tracker.count(buffer)
         buffer.end_episodes()  # that `add` has left open
@@ -62,24 +62,23 @@ def append_rows(
             raise
 
 
-def _write(buffer: "PrioritizedReplayBuffer", first_step: int, steps: tuple[Any, ...], tree_values: np.ndarray | None) -> None:
+def _write(buffer: "PrioritizedReplayBuffer", first_step: int, steps: StoredRows, tree_values: np.ndarray | None) -> None:
     """
     Write checked steps, and count them. Twice is as good as once.
 
     :param buffer: the buffer
     :param first_step: number of the first step
-    :param steps: arrays in the order of :data:`~sb3_per.buffers.arrays.ARRAYS`, each of shape (n, 1, ...)
+    :param steps: n steps of one environment
     :param tree_values: that the transitions come with, shape (n,); ``None``: they come with none
     """
     tracker, numbering = buffer.row_tracker, buffer.numbering
-    next_step = first_step + len(steps[-1])
+    next_step = first_step + len(steps.rewards)
     # Of more steps than rows, the newest.
     held = slice(max(next_step - first_step - numbering.n_rows, 0), None)
     rows = np.arange(first_step, next_step)[held] % numbering.n_rows
     if tree_values is not None or tracker.given_values is not None:
         tracker.keep_given_values(buffer, None if tree_values is None else tree_values[held, None], rows)
-    for name, values in zip(ARRAYS, steps, strict=True):
-        map_arrays(lambda stored, part: write_rows(stored, rows, part[held]), getattr(buffer, name), values)
+    steps.select(held).write_to(buffer, rows)
     # In one statement, because an interrupt may come between two.
     buffer.pos, buffer.full, numbering.next_step = (
         next_step % numbering.n_rows,

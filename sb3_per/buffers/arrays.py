@@ -5,7 +5,7 @@ Observations, next observations and actions may be frames or files. The small ar
 """
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -14,7 +14,7 @@ from sb3_per.buffers.files import FileArray, make_arrays
 from sb3_per.buffers.frame_setting import frames_by_key
 from sb3_per.buffers.frames import FrameArray, FrameStore
 from sb3_per.buffers.settings import BufferSettings
-from sb3_per.buffers.slots import keyed, map_arrays
+from sb3_per.buffers.slots import keyed, map_arrays, read_slots, write_rows
 
 try:
     import psutil
@@ -29,13 +29,59 @@ LARGE = (*_OBSERVATIONS, "actions")
 WRITTEN_ONCE = (*LARGE, "rewards")
 #: ends of episodes, which may change later: ``end_episodes`` sets them. They are floats of 0 and 1
 FLAGS = ("dones", "timeouts")
-#: the arrays of all buffers, in the order of the arguments of ``append_rows``
+#: the arrays of all buffers, in the order of :class:`StoredRows`
 ARRAYS = (*WRITTEN_ONCE, *FLAGS)
 #: further arrays of HER
 HER_ARRAYS = ("infos", "ep_start", "ep_length")
 
 # Rows that are copied at a time.
 _COPIED_ROWS = 256
+
+
+class StoredRows(NamedTuple):
+    """Rows of SB3's arrays, by the names that ``append_rows`` gives them."""
+
+    #: shape (n, n_envs, ...), or a dictionary of such arrays
+    obs: Any
+    next_obs: Any
+    actions: np.ndarray
+    #: shape (n, n_envs), as the next two
+    rewards: np.ndarray
+    dones: np.ndarray
+    timeouts: np.ndarray
+
+    @classmethod
+    def of(cls, buffer: ReplayBuffer, rows: np.ndarray) -> "StoredRows":
+        """
+        Read rows of a buffer.
+
+        :param buffer: any buffer with next observations
+        :param rows: which ones, int64 of shape (n,)
+        :return: copies
+        """
+        shape = (len(rows), buffer.n_envs)
+        slots = (rows[:, None] * buffer.n_envs + np.arange(buffer.n_envs)).reshape(-1)
+        read = (read_slots(getattr(buffer, name), slots) for name in ARRAYS)
+        return cls(*(map_arrays(lambda array: array.reshape(*shape, *array.shape[1:]), part) for part in read))
+
+    def select(self, index: Any) -> "StoredRows":
+        """
+        Select rows, or rows and environments.
+
+        :param index: slices of the first axes
+        :return: views
+        """
+        return StoredRows(*(map_arrays(lambda array: array[index], part) for part in self))
+
+    def write_to(self, buffer: ReplayBuffer, rows: np.ndarray) -> None:
+        """
+        Write these rows into a buffer.
+
+        :param buffer: any buffer with next observations
+        :param rows: where, int64 of shape (n,)
+        """
+        for name, values in zip(ARRAYS, self, strict=True):
+            map_arrays(lambda stored, part: write_rows(stored, rows, part), getattr(buffer, name), values)
 
 
 def place_arrays(buffer: ReplayBuffer, settings: BufferSettings, n_rows: int) -> None:

@@ -8,7 +8,7 @@ RLPD (Ball et al. 2023, arXiv 2302.02948) draws half of every batch from offline
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -19,27 +19,14 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers import inputs
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, require_scaled, scaled, unscaled
-from sb3_per.buffers.arrays import ARRAYS
-from sb3_per.buffers.slots import join_tensors, map_arrays, read_slots, write_rows
+from sb3_per.buffers.arrays import StoredRows
+from sb3_per.buffers.slots import join_tensors, map_arrays
 
 if TYPE_CHECKING:
     from sb3_per.buffers.replay import PrioritizedReplayBuffer
 
 #: Id of the first demonstration. Ids of experience stay far below.
 FIRST_ID = 2**62
-
-
-class Column(NamedTuple):
-    """Successive steps of one environment, in the order of :data:`~sb3_per.buffers.arrays.ARRAYS`."""
-
-    #: shape (n, ...), or a dictionary of such arrays
-    obs: Any
-    next_obs: Any
-    actions: np.ndarray
-    #: shape (n,), as the next two
-    rewards: np.ndarray
-    dones: np.ndarray
-    timeouts: np.ndarray
 
 
 class LinearShare:
@@ -134,11 +121,7 @@ class Demonstrations:
         rows = inputs.checked_rows(experience, shape, obs, next_obs, action, reward, done)
         obs, next_obs, actions, rewards, dones = rows
         require_scaled(actions, experience.action_space)
-        columns = []
-        for env in range(shape[1]):
-            parts = (obs, next_obs, actions, rewards, dones, timeouts)
-            columns.append(Column(*(map_arrays(lambda array: array[:, env], part) for part in parts)))  # noqa: B023
-        self._write(experience, columns)
+        self._write(experience, list(_by_environment(StoredRows(obs, next_obs, actions, rewards, dones, timeouts))))
 
     def add_from(self, experience: "PrioritizedReplayBuffer", other: ReplayBuffer) -> None:
         """See :meth:`PrioritizedReplayBuffer.add_demonstrations_from`."""
@@ -161,16 +144,15 @@ class Demonstrations:
             ]
         self._write(experience, columns)
 
-    def _write(self, experience: "PrioritizedReplayBuffer", columns: list[Column]) -> None:
-        """Store the steps of environments. The last step of each ends an episode. They count once all are written."""
+    def _write(self, experience: "PrioritizedReplayBuffer", columns: list[StoredRows]) -> None:
+        """Store successive steps of environments. The last step of each ends an episode. They count once all are written."""
         end = len(self) + sum(len(column.rewards) for column in columns)
         buffer = self._with_room(experience, end)
         row = len(self)
         for column in columns:
             rows = np.arange(row, row + len(column.rewards))
             row += len(rows)
-            for name, values in zip(ARRAYS, column, strict=True):
-                map_arrays(lambda array, part: write_rows(array, rows, part[:, None]), getattr(buffer, name), values)  # noqa: B023
+            column.write_to(buffer, rows)
             if not experience.handle_timeout_termination:
                 buffer.timeouts[rows] = 0
             if not buffer.dones[row - 1, 0]:
@@ -197,9 +179,7 @@ class Demonstrations:
         """Make a buffer of another size, or with other settings, that holds the same demonstrations."""
         made = experience.empty_twin(size)
         rows = np.arange(old.pos)
-        for name in ARRAYS:
-            held = read_slots(getattr(old, name), rows)
-            map_arrays(lambda array, part: write_rows(array, rows, part[:, None]), getattr(made, name), held)
+        StoredRows.of(old, rows).write_to(made, rows)
         made.row_tracker.continue_from(made, old, keeps_masses)
         return made
 
@@ -357,16 +337,19 @@ class Demonstrations:
         return len(found[0])
 
 
-def _columns_of(buffer: ReplayBuffer | None) -> Iterator[Column]:
-    """Read a buffer environment by environment, from old to new; ``None``: there is none."""
+def _columns_of(buffer: ReplayBuffer | None) -> Iterator[StoredRows]:
+    """Read the successive steps of each environment of a buffer, from old to new; ``None``: there is none."""
     if buffer is None:
         return
-    n_rows = buffer.size()
     first = buffer.pos if buffer.full else 0
-    for env in range(buffer.n_envs):
-        slots = (first + np.arange(n_rows)) % buffer.buffer_size * buffer.n_envs + env
-        if n_rows:
-            yield Column(*(read_slots(getattr(buffer, name), slots) for name in ARRAYS))
+    yield from _by_environment(StoredRows.of(buffer, (first + np.arange(buffer.size())) % buffer.buffer_size))
+
+
+def _by_environment(steps: StoredRows) -> Iterator[StoredRows]:
+    """Divide rows into the successive steps of each environment."""
+    n_rows, n_envs = steps.rewards.shape
+    for env in range(n_envs if n_rows else 0):
+        yield steps.select((slice(None), slice(env, env + 1)))
 
 
 def _rescaled(actions: np.ndarray, recorded: spaces.Space, space: spaces.Space) -> np.ndarray:

@@ -48,15 +48,6 @@ class EpisodeTracker(RowTracker["PrioritizedHerReplayBuffer"]):
         self.note_change(buffer)
         self.finished.append(slots)
 
-    def note_change(self, buffer: "PrioritizedHerReplayBuffer") -> None:
-        """
-        Let the next draw or update call :meth:`insert`, also if no row is written until then. Call it before a change, so that
-        an interrupt cannot come in between.
-
-        :param buffer: the buffer
-        """
-        self.inserted_until = min(self.inserted_until, buffer.numbering.first_step)
-
     def count(self, buffer: "PrioritizedHerReplayBuffer") -> None:
         """See :meth:`RowTracker.count`."""
         was_adding = self.is_adding

@@ -22,7 +22,8 @@ BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 class RowTracker(Generic[BufferT]):
     """
     Count rows and insert them into the tree. Here each row can be drawn once it is written. Where only some transitions can
-    be drawn, a subclass overrides :meth:`insert`, :meth:`start_tree_over` and :meth:`drawable_slots`.
+    be drawn, a subclass overrides :meth:`insert`, :meth:`start_tree_over` and :meth:`drawable_slots`, and what else it must
+    know of.
 
     Methods take the buffer, whose arrays and position anybody may set at any time.
     """
@@ -114,6 +115,16 @@ class RowTracker(Generic[BufferT]):
         """
 
     # ---- insert
+
+    def note_change(self, buffer: BufferT) -> None:
+        """
+        Let the next draw or update call :meth:`insert`, also if no row is written until then, because other transitions of the
+        same rows can be drawn. Call it before the change, so that an interrupt cannot come in between. For subclasses whose
+        :meth:`insert` finds out what has changed.
+
+        :param buffer: the buffer
+        """
+        self.inserted_until = min(self.inserted_until, buffer.numbering.first_step)
 
     def insert(self, buffer: BufferT) -> None:
         """

@@ -237,8 +237,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """See :meth:`PrioritizedReplayBuffer.end_episodes`. Windows may become complete."""
         with self.lock:
-            tracker = self.row_tracker
-            tracker.inserted_until = min(tracker.inserted_until, self.numbering.first_step)  # first: look for windows again
+            self.row_tracker.note_change(self)
             super().end_episodes(envs)
 
     # ---- save and load
@@ -253,7 +252,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         """See :meth:`PrioritizedReplayBuffer.restore_state`."""
         self.windows.load(self, state, keeps_masses, is_whole)
         super().restore_state(state, keeps_masses, is_whole)
-        self.row_tracker.inserted_until = self.numbering.first_step  # some may be retired in a smaller buffer
+        self.row_tracker.note_change(self)  # some windows may be retired in a smaller buffer
 
     # ---- draw
 

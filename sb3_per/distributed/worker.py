@@ -9,8 +9,7 @@ from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.buffers.arrays import ARRAYS
-from sb3_per.buffers.slots import map_arrays
+from sb3_per.buffers.arrays import StoredRows
 from sb3_per.distributed import algorithm, random_state
 from sb3_per.distributed.chunks import Chunk
 from sb3_per.distributed.environments import Wrap
@@ -138,10 +137,7 @@ class ActorWorker:
         :return: arguments of ``append_rows``, shape (n, n_envs, ...)
         """
         buffer = self.model.replay_buffer
-        n = buffer.size()
-        names = ("obs", "next_obs", *ARRAYS[2:])
-        parts = (map_arrays(lambda array: array[:n].copy(), getattr(buffer, name)) for name in ARRAYS)
-        return dict(zip(names, parts, strict=True))
+        return StoredRows.of(buffer, np.arange(buffer.size()))._asdict()
 
     def td_errors(self) -> np.ndarray:
         """

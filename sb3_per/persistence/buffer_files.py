@@ -1,7 +1,7 @@
 """
 Save a buffer to a directory of files, see :mod:`sb3_per.persistence.generations`, and load it.
 
-What is saved are streams of rows (``streams.py``), the state (``state.py``) and facts (``facts.py``).
+What is saved are streams of rows (``streams.py``), the state (``state_file.py``) and facts (``facts.py``).
 """
 
 import uuid
@@ -237,15 +237,7 @@ class SavedBuffer:
             first, end = manifest.ranges[name]
             stream = streams[name] = stream_of(part)
             steps = stream.steps
-            if prefix or part.buffer_size == n_rows:
-                steps.first = first
-            else:
-                # With `optimize_memory_usage`, the oldest observation of a full buffer was overwritten.
-                is_overwritten = part.optimize_memory_usage and end - first == n_rows
-                steps.first = max(first + is_overwritten, end - part.buffer_size)
-                # They begin with row 0, and have other ids.
-                steps.shift = steps.first
-            steps.end = end
+            steps.place(first, end, steps.n_rows if prefix else n_rows, part.optimize_memory_usage)
             n_filled = steps.first
             for file in manifest.of_stream(name):
                 if file.end > steps.first:

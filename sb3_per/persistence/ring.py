@@ -22,6 +22,33 @@ class Steps:
     end: int
     shift: int = 0
 
+    def place(self, first: int, end: int, n_rows: int, oldest_is_lost: bool) -> None:
+        """
+        Hold the newest steps of a ring with another number of rows, if it has another one.
+
+        :param first: oldest step there
+        :param end: step after the newest
+        :param n_rows: number of rows there
+        :param oldest_is_lost: whether the oldest row of a full ring cannot be read
+        """
+        self.first, self.end = first, end
+        if n_rows != self.n_rows:
+            # With `optimize_memory_usage`, the oldest observation of a full buffer was overwritten.
+            self.first = max(first + (oldest_is_lost and end - first == n_rows), end - self.n_rows)
+            self.shift = self.first  # they begin with row 0
+
+    def numbers(self, first_step: int) -> tuple[int, int]:
+        """
+        Number the steps for a buffer that holds them.
+
+        :param first_step: first step since the saved buffer was last emptied
+        :return: the same of this buffer, and its next step. Shifted steps get numbers that nobody has yet
+        """
+        if self.shift == 0:
+            return first_step, self.end
+        first_step = -(-self.end // self.n_rows) * self.n_rows
+        return first_step, first_step + self.end - self.first
+
     def rows(self, first: int, end: int) -> np.ndarray:
         """Find the rows of steps, int64 of shape (end - first,)."""
         return (np.arange(first, end) - self.shift) % self.n_rows

@@ -84,12 +84,7 @@ def unpack_state(
         for name in FLAGS:
             array = getattr(part, name)
             steps.put(array, steps.first, steps.end, saved.pop(name).astype(array.dtype))
-        if steps.shift == 0:
-            part.row_tracker.stand_at(part, numbers["first_step"], steps.end)
-        else:
-            # Ids that nobody has yet.
-            first_step = -(-steps.end // part.buffer_size) * part.buffer_size
-            part.row_tracker.stand_at(part, first_step, first_step + n_held)
+        part.row_tracker.stand_at(part, *steps.numbers(numbers["first_step"]))
         by_row = {}
         for name in names:
             by_row[name] = np.zeros((part.buffer_size, part.n_envs), part.row_state[name])

@@ -30,6 +30,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     _default_buffer_classes = (PrioritizedSequenceReplayBuffer, PrioritizedDictSequenceReplayBuffer)
 
+    learns_from_windows = True
+
     sequence_length: int
     burn_in: int
 
@@ -144,8 +146,9 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         shapes: tuple[tuple[int, int], ...] = self.policy_class.state_shapes_of(**self.policy_kwargs)
         return shapes
 
-    def _check_kind_of(self, buffer: PrioritizedReplayBuffer) -> None:
-        """Refuse a buffer of single transitions, and one for the states of another network."""
+    def _check_buffer(self, buffer: PrioritizedReplayBuffer) -> None:
+        """Refuse a buffer of single transitions, too, and one for the states of another network."""
+        super()._check_buffer(buffer)
         kind = f"{type(self).__name__} with {type(buffer).__name__}"
         if not isinstance(buffer, PrioritizedSequenceReplayBuffer):
             raise NotImplementedError(
