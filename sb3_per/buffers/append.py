@@ -51,7 +51,7 @@ def append_rows(
         dones[-1] = timeouts[-1] = 1
     steps = StoredRows(*checked[:4], dones, timeouts)
     with buffer.lock:
-        buffer.row_tracker.count(buffer)
+        buffer.row_tracker.catch_up(buffer)
         buffer.end_episodes()  # that `add` has left open
         first_step = buffer.numbering.next_step
         try:

@@ -48,10 +48,10 @@ class EpisodeTracker(RowTracker["PrioritizedHerReplayBuffer"]):
         self.note_change(buffer)
         self.finished.append(slots)
 
-    def count(self, buffer: "PrioritizedHerReplayBuffer") -> None:
-        """See :meth:`RowTracker.count`."""
+    def catch_up(self, buffer: "PrioritizedHerReplayBuffer") -> None:
+        """See :meth:`RowTracker.catch_up`."""
         was_adding = self.is_adding
-        super().count(buffer)
+        super().catch_up(buffer)
         if was_adding:  # an interrupt in SB3's `add` may have come before the end of an episode was noted
             self.note_change(buffer)
 

@@ -273,7 +273,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         with self.lock:
             tracker = self.row_tracker
             if tracker.is_adding or not self.numbering.agree(self.pos, self.full):
-                tracker.count(self)
+                tracker.catch_up(self)
             if given_values is not None or tracker.given_values is not None:
                 tracker.keep_given_values(self, given_values, self.pos)
             if not self.draws_all_rows:
@@ -380,7 +380,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Forget all transitions except demonstrations. Ids continue, so that older ids are stale."""
         with self.lock:
             super().reset()
-            self.row_tracker.count(self)
+            self.row_tracker.catch_up(self)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """
@@ -403,7 +403,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Bring the tree up to date with the rows that were written since the last call. Draws and updates begin with it."""
         tracker = self.row_tracker
         if tracker.is_adding or self.buffer_size != self.numbering.n_rows or not self.numbering.agree(self.pos, self.full):
-            tracker.count(self)
+            tracker.catch_up(self)
         if tracker.inserted_until != self.numbering.next_step:
             tracker.insert(self)
 
@@ -852,7 +852,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def transition_ids(self) -> np.ndarray:
         """Id of the transition in every slot, -1 for an empty one. int64 of shape (buffer_size, n_envs)."""
         with self.lock:
-            self.row_tracker.count(self)
+            self.row_tracker.catch_up(self)
             ids = self.numbering.in_slots(np.arange(self.numbering.capacity))
             return np.where(ids >= self.numbering.first_step * self.n_envs, ids, -1).reshape(self.buffer_size, self.n_envs)
 

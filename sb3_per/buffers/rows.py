@@ -40,9 +40,9 @@ class RowTracker(Generic[BufferT]):
 
     # ---- count
 
-    def count(self, buffer: BufferT) -> None:
+    def catch_up(self, buffer: BufferT) -> None:
         """
-        Agree with SB3's ``pos``, ``full`` and ``buffer_size``: count the row of an ``add`` that was interrupted, and take all
+        Catch up with SB3's ``pos``, ``full`` and ``buffer_size``: count the row of an ``add`` that was interrupted, and take all
         rows for new if somebody has set them by hand.
 
         :param buffer: the buffer
