@@ -131,7 +131,10 @@ def plan_of(options: argparse.Namespace) -> Plan:
     print(f"{task.env}, {task.algo}, {n_timesteps:,} steps a run in {n_envs} environment{'s' if n_envs > 1 else ''}")
     print(f"hyperparameters of {task.config}")
     if not has_own_entry(task):
-        print(f"it has none for {task.env} itself: those for all environments, or for Atari, count. -conf names another file")
+        print(
+            f"it has none for {task.env} itself, so the runs take its entry for all environments, or for Atari. -conf names a "
+            "file of your own"
+        )
     print(f"arms: {'; '.join(arm.name for arm in arms)}")
     if entry.get("double_q"):
         print("stock DQN has no double_q, which the file sets: the other arms differ from it by more than the draw")
