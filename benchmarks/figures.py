@@ -57,9 +57,15 @@ def less(name: str, row: str) -> str:
     return f"{100 * (1 - ratio(name, row)):.0f}%"
 
 
-def in_milliseconds(name: str, row: str) -> str:
-    """Say how long ours takes; the parameters are those of :func:`ratio`."""
-    return f"{1e3 * measured(name)[row]['ours']:.1f} ms"
+def gpu_costs() -> str:
+    """Make a table of the milliseconds of a gradient step, of PyTorch and compiled, on a CPU and on a GPU."""
+    lines = ["| gradient step of | CPU | GPU | GPU, eight in a call |", "|---|---|---|---|"]
+    for name in ("SAC", "TD3", "DQN"):
+        one, eight = (f"{name.lower()} {n} sb3_per" for n in (1, 8))
+        rows = measured("sbx")[f"{one} cpu"], *(measured("h100/sbx")[f"{row} cuda"] for row in (one, eight))
+        for label, side in ((f"`PER{name}`", "theirs"), (f"`sb3_per.sbx.PER{name}`", "ours")):
+            lines.append(f"| {label} | {' | '.join(f'{1e3 * row[side]:.1f} ms' for row in rows)} |")
+    return "\n\n" + "\n".join(lines) + "\n\n"
 
 
 def range_less(name: str, row: str) -> str:
@@ -217,10 +223,6 @@ FIGURES: dict[str, Callable[[], str]] = {
     "plane one gain short": lambda: value(studied("plane-one", "defaults | uniform | mean over the tasks", _FACTOR), 2),
     "plane one no weights": lambda: studied("plane-one", "no weights | uniform | mean over the tasks", _FACTOR),
     "plane compiled": lambda: studied("plane-compiled", "uniform, compiled | uniform | 64 x 0.1", _FACTOR),
-    "dqn step cpu": lambda: in_milliseconds("speed", "step dqn cpu"),
-    "dqn step gpu": lambda: in_milliseconds("h100/speed", "step dqn cuda"),
-    "sac step cpu": lambda: in_milliseconds("speed", "step sac cpu"),
-    "sac step gpu": lambda: in_milliseconds("h100/speed", "step sac cuda"),
     "compiled solved": lambda: with_range(measured("sbx")["solved cpu"]),
     "control gain": lambda: studied("control", "defaults | uniform | mean over the tasks", _DIFFERENCE),
     "control no weights": lambda: studied("control", "no weights | uniform | mean over the tasks", _DIFFERENCE),
@@ -276,6 +278,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "folder": lambda: f"\n\n{(ROOT / 'docs' / 'benchmarks' / 'folder.md').read_text().strip()}\n\n",
     "missed": missed,
     "class costs": class_costs,
+    "gpu costs": gpu_costs,
     "changed targets": changed,
     # the study
     "cliffwalk gain": lambda: studied("dose-response", "defaults", "16 states", 1),

@@ -42,8 +42,8 @@ class RowTracker(Generic[BufferT]):
 
     def catch_up(self, buffer: BufferT) -> None:
         """
-        Catch up with SB3's ``pos``, ``full`` and ``buffer_size``: count the row of an ``add`` that was interrupted, and take all
-        rows for new if somebody has set them by hand.
+        Catch up with SB3's ``pos``, ``full`` and ``buffer_size``: count the row of an ``add`` that was interrupted, and take
+        all rows for new if somebody has set them by hand.
 
         :param buffer: the buffer
         :raises ValueError: for a row outside of the buffer, or a reward that is NaN or infinite
