@@ -10,6 +10,7 @@ from sb3_per.algorithms.torch_loop import (
     minimize,
     optimizers_with_entropy,
     td_target,
+    update_entropy_and_actor,
 )
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -37,9 +38,7 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
     takes_actions = "continuous"
     class_for_other_actions = "PERDQN"
 
-    # The stock class declares the types that these have before the model is set up.
-    log_ent_coef: Any
-    target_entropy: Any
+    log_ent_coef: Any  # the stock class declares the type that it has before the model is set up
 
     _optimizers = optimizers_with_entropy
 
@@ -83,12 +82,6 @@ class PERCrossQ(PrioritizedOffPolicyMixin, CrossQ):
         actions, log_prob = self.actor.action_log_prob(observations)
         self.actor.set_bn_training_mode(False)
         log_prob = log_prob.reshape(-1, 1)
-        if self.ent_coef_optimizer is not None:
-            ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
-            minimize(ent_coef_loss, self.ent_coef_optimizer)
-            metrics["ent_coef_loss"] = ent_coef_loss
         q = th.cat(self.critic(observations, actions), dim=1).min(dim=1, keepdim=True).values
-        actor_loss = (ent_coef * log_prob - q).mean()
-        minimize(actor_loss, self.actor.optimizer, through=self.critic.optimizer)
-        metrics["actor_loss"] = actor_loss
+        metrics.update(update_entropy_and_actor(self, ent_coef, log_prob, q))
         return td_errors, metrics

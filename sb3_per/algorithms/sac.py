@@ -1,7 +1,5 @@
 """Soft Actor-Critic with prioritized experience replay."""
 
-from typing import Any
-
 import torch as th
 from stable_baselines3 import SAC
 from stable_baselines3.common.utils import polyak_update
@@ -12,6 +10,7 @@ from sb3_per.algorithms.torch_loop import (
     minimize,
     optimizers_with_entropy,
     td_target,
+    update_entropy_and_actor,
 )
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -39,10 +38,6 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
 
     takes_actions = "continuous"
     class_for_other_actions = "PERDQN"
-
-    # The stock class declares the types that these have before the model is set up.
-    log_ent_coef: Any
-    target_entropy: Any
 
     _optimizers = optimizers_with_entropy
 
@@ -82,17 +77,9 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
         minimize(critic_loss, self.critic.optimizer)
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
 
-        # Entropy coefficient (equation 18).
-        if self.ent_coef_optimizer is not None and self.log_ent_coef is not None:
-            ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
-            minimize(ent_coef_loss, self.ent_coef_optimizer)
-            metrics["ent_coef_loss"] = ent_coef_loss
-
-        # Actor (equation 7).
+        # Entropy coefficient and actor, which maximizes the smallest value.
         q = th.cat(self.critic(observations, actions), dim=1).min(dim=1, keepdim=True).values
-        actor_loss = (ent_coef * log_prob - q).mean()
-        minimize(actor_loss, self.actor.optimizer, through=self.critic.optimizer)
-        metrics["actor_loss"] = actor_loss
+        metrics.update(update_entropy_and_actor(self, ent_coef, log_prob, q))
 
         # Target networks.
         if gradient_step % self.target_update_interval == 0:

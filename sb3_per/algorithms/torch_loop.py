@@ -216,6 +216,28 @@ def entropy_coefficient(model: Any) -> th.Tensor:
     return th.exp(model.log_ent_coef.detach())
 
 
+def update_entropy_and_actor(model: Any, ent_coef: th.Tensor, log_prob: th.Tensor, q: th.Tensor) -> dict[str, th.Tensor]:
+    """
+    Update the entropy coefficient of SAC, TQC or CrossQ if it is learned (arXiv 1812.05905, equation 18), and then the actor
+    (equation 7).
+
+    :param model: the algorithm
+    :param ent_coef: entropy coefficient from before its update, a scalar without gradient
+    :param log_prob: log probabilities of the actor's own actions, shape (batch_size, 1)
+    :param q: values that the updated critics give these actions, shape (batch_size, 1)
+    :return: losses to log
+    """
+    metrics = {}
+    if model.ent_coef_optimizer is not None and model.log_ent_coef is not None:
+        ent_coef_loss = -(model.log_ent_coef * (log_prob + model.target_entropy).detach()).mean()
+        minimize(ent_coef_loss, model.ent_coef_optimizer)
+        metrics["ent_coef_loss"] = ent_coef_loss
+    actor_loss = (ent_coef * log_prob - q).mean()
+    minimize(actor_loss, model.actor.optimizer, through=model.critic.optimizer)
+    metrics["actor_loss"] = actor_loss
+    return metrics
+
+
 def quantile_huber_losses(quantiles: th.Tensor, target_quantiles: th.Tensor) -> th.Tensor:
     """
     Compute the quantile Huber loss of every pair of an estimate and a target, with threshold 1 (arXiv 1710.10044, equation

@@ -1,7 +1,5 @@
 """Truncated Quantile Critics with prioritized experience replay."""
 
-from typing import Any
-
 import torch as th
 from sb3_contrib import TQC
 from stable_baselines3.common.utils import polyak_update
@@ -13,6 +11,7 @@ from sb3_per.algorithms.torch_loop import (
     optimizers_with_entropy,
     quantile_huber_losses,
     td_target,
+    update_entropy_and_actor,
 )
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -41,10 +40,6 @@ class PERTQC(PrioritizedOffPolicyMixin, TQC):
     takes_actions = "continuous"
     class_for_other_actions = "PERDQN"
     has_scalar_td_loss = False
-
-    # The stock class declares the types that these have before the model is set up.
-    log_ent_coef: Any
-    target_entropy: Any
 
     _optimizers = optimizers_with_entropy
 
@@ -84,17 +79,9 @@ class PERTQC(PrioritizedOffPolicyMixin, TQC):
         minimize(critic_loss, self.critic.optimizer)
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
 
-        # Entropy coefficient.
-        if self.ent_coef_optimizer is not None and self.log_ent_coef is not None:
-            ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
-            minimize(ent_coef_loss, self.ent_coef_optimizer)
-            metrics["ent_coef_loss"] = ent_coef_loss
-
-        # Actor: it maximizes the mean over critics and quantiles.
+        # Entropy coefficient and actor, which maximizes the mean over critics and quantiles.
         q = self.critic(observations, actions).mean(dim=2).mean(dim=1, keepdim=True)
-        actor_loss = (ent_coef * log_prob - q).mean()
-        minimize(actor_loss, self.actor.optimizer, through=self.critic.optimizer)
-        metrics["actor_loss"] = actor_loss
+        metrics.update(update_entropy_and_actor(self, ent_coef, log_prob, q))
 
         # Target networks.
         if gradient_step % self.target_update_interval == 0:
