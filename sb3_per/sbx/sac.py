@@ -17,39 +17,41 @@ class SACNetworks(NamedTuple):
 
 
 class LearnsEntropy(PrioritizedJaxMixin):
-    """What SAC and CrossQ share: their train states, and the update of actor and entropy coefficient."""
+    """What SAC, CrossQ and TQC share: the update of actor and entropy coefficient; and the train states of the first two."""
 
     # The stock class has these.
     ent_coef_state: Any
     target_entropy: Any
     update_actor_and_temperature: Any
 
-    def _networks(self) -> SACNetworks:
+    def _networks(self) -> Any:
         return SACNetworks(self.policy.qf_state, self.policy.actor_state, self.ent_coef_state)
 
-    def _set_networks(self, networks: SACNetworks) -> None:
+    def _set_networks(self, networks: Any) -> None:
         self.policy.qf_state = networks.critics
         self.policy.actor_state = networks.actor
         self.ent_coef_state = networks.entropy
 
     @classmethod
-    def _update_actor_if_due(cls, inputs: UpdateInputs, networks: SACNetworks, key: jax.Array) -> Any:
+    def _update_actor_if_due(cls, inputs: UpdateInputs, networks: Any, key: jax.Array) -> Any:
         """
         Update actor and entropy coefficient if it is their turn, by SBX's own function, which a user may override.
 
         :param inputs: input of the gradient step
-        :param networks: train states, with the new critics
+        :param networks: train states, with the new critics: first those of the critics, then actor and entropy coefficient
         :param key: random key
         :return: see :meth:`UpdateInputs.update_actor_if_due`
         """
-        critics, actor, entropy = networks
+        *critics, actor, entropy = networks
 
-        def update() -> tuple[SACNetworks, jax.Array, Metrics]:
+        def update() -> tuple[Any, jax.Array, Metrics]:
             new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
-                actor, critics, entropy, inputs.batch.for_actor, inputs.hyperparameters["target_entropy"], key
+                actor, *critics, entropy, inputs.batch.for_actor, inputs.hyperparameters["target_entropy"], key
             )
+            if len(critics) == 1:  # SBX returns one train state as it is, and several as a tuple
+                new_critics = (new_critics,)
             metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
-            return SACNetworks(critics=new_critics, actor=new_actor, entropy=new_entropy), next_key, metrics
+            return type(networks)(*new_critics, new_actor, new_entropy), next_key, metrics
 
         return inputs.update_actor_if_due(update, skipped=(networks, key))
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from sbx import TQC
 
-from sb3_per.sbx.jax_loop import Metrics, Options, PrioritizedJaxMixin, UpdateInputs, UpdateResult
+from sb3_per.sbx.jax_loop import Options, UpdateInputs, UpdateResult
+from sb3_per.sbx.sac import LearnsEntropy
 
 
 class TQCNetworks(NamedTuple):
@@ -30,7 +31,7 @@ class TQCOptions(Options):
     n_target_quantiles: int
 
 
-class PERTQC(PrioritizedJaxMixin, TQC):
+class PERTQC(LearnsEntropy, TQC):
     """
     Truncated Quantile Critics (TQC, arXiv 2005.04269) of SBX with prioritized experience replay (PER, arXiv 1511.05952).
 
@@ -124,17 +125,8 @@ class PERTQC(PrioritizedJaxMixin, TQC):
         critic_2 = critic_2.apply_gradients(grads=gradient_2)
         critic_1, critic_2 = cls.soft_update(inputs.hyperparameters["tau"], critic_1, critic_2)
 
-        # Actor and entropy coefficient, by SBX's own function, which a user may override.
-        def actor_step() -> tuple[TQCNetworks, jax.Array, Metrics]:
-            new_actor, new_critics, new_entropy, actor_loss, ent_coef_loss, next_key = cls.update_actor_and_temperature(
-                actor, critic_1, critic_2, entropy, batch.for_actor, inputs.hyperparameters["target_entropy"], key
-            )
-            metrics = {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
-            new_critic_1, new_critic_2 = new_critics
-            return TQCNetworks(new_critic_1, new_critic_2, new_actor, new_entropy), next_key, metrics
-
-        before = TQCNetworks(critic_1, critic_2, actor, entropy)
-        networks, key, actor_metrics = inputs.update_actor_if_due(actor_step, skipped=(before, key))
+        networks = TQCNetworks(critic_1, critic_2, actor, entropy)
+        networks, key, actor_metrics = cls._update_actor_if_due(inputs, networks, key)
         return UpdateResult(networks, key, td_errors, {"critic_loss": loss, "ent_coef": ent_coef}, actor_metrics)
 
 
