@@ -27,7 +27,6 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm, SelfOffPolicyAlgorithm
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
-from stable_baselines3.common.save_util import json_to_data
 from stable_baselines3.common.type_aliases import GymEnv, ReplayBufferSamples, RolloutReturn, TrainFreq
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
@@ -38,10 +37,9 @@ from sb3_per.algorithms.metrics import Recorded, demonstration_metrics, record
 from sb3_per.algorithms.signatures import shows_arguments_of
 from sb3_per.algorithms.zip_entry import (
     GIVEN_TO_LOAD,
-    NO_ENTRY,
     ZIP_ENTRY,
     PathOrFile,
-    saved_settings,
+    add_settings_of_zip,
     settings_to_save,
     write_zip,
 )
@@ -156,26 +154,33 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
 
     def _settle_settings(self) -> float:
         """
-        Bring together the settings of the buffer: from a zip, from the user, and from the environment. A second call changes
-        nothing.
+        Settle the settings of the buffer. A second call changes nothing. Where a setting comes from, and who wins:
+
+        ======================================  =============================================================================
+        setting                                 the first of these that has it
+        ======================================  =============================================================================
+        any, in the constructor                 ``replay_buffer_kwargs``, the default of the buffer
+        any, in ``load``                        ``replay_buffer_kwargs`` of ``load``; without them the zip; the default
+        ``shared_arguments``, constructor       ``replay_buffer_kwargs``, the argument, its default. Both must agree, unless
+                                                the argument has its default
+        the same in ``load``                    the argument of ``load``, the attribute in the zip unless it is the default,
+                                                the dictionary in the zip; with ``replay_buffer_kwargs`` as constructed
+        ``n_steps`` of SB3's NStepReplayBuffer  the same, but in the constructor its default is that of the buffer's class
+        ``frames="auto"``                       the environment
+        ======================================  =============================================================================
 
         :return: beta of the zip; 0 without one
-        :raises ValueError: for an ``n_steps`` or ``gamma`` that contradicts the algorithm's
+        :raises ValueError: for an argument of the algorithm that contradicts ``replay_buffer_kwargs``
         """
         settings = dict(with_both_betas(self.replay_buffer_kwargs))  # the caller's dictionary must not change
         beta = 0.0
         given = vars(self).get(GIVEN_TO_LOAD)
         if given is not None:
-            saved = json_to_data(vars(self).get(ZIP_ENTRY, NO_ENTRY))
-            beta = saved.get("beta", 0.0)
-            if "replay_buffer_kwargs" not in given:
-                settings.update(saved_settings(saved))
-                # A zip of the stock algorithm has them twice. The attribute may have changed since.
-                for name, default in self.shared_arguments.items():
-                    if name in given or getattr(self, name) != default:
-                        settings.pop(name, None)
+            beta = add_settings_of_zip(self, settings, given)
         elif self.replay_buffer_class is NStepReplayBuffer and self.n_steps == 1:  # SB3's class has a default of its own
             settings.setdefault("n_steps", inspect.signature(NStepReplayBuffer).parameters["n_steps"].default)
+
+        # From here on, the algorithm alone has the shared arguments.
         for name, default in self.shared_arguments.items():
             value = settings.pop(name, getattr(self, name))
             if getattr(self, name) not in (default, value):
@@ -186,6 +191,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
             setattr(self, name, value)
         check_argument("n_steps", self.n_steps, integer())  # before SB3 compares it
         check_argument("gamma", self.gamma, FRACTION)
+
         if settings.get("frames") == "auto":
             settings["frames"] = frames_of_env(self.env, self.observation_space)
         require_stack_of_env(settings.get("frames"), self.env)

@@ -3,10 +3,10 @@
 import io
 import pathlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from stable_baselines3.common.save_util import data_to_json
+from stable_baselines3.common.save_util import data_to_json, json_to_data
 
 from sb3_per.buffers.files import MappedFile
 from sb3_per.buffers.settings import NEW_ARGUMENTS
@@ -25,28 +25,38 @@ NO_ENTRY = '{"settings": {}, "beta": 0.0}'
 GIVEN_TO_LOAD = "_given_to_load"
 
 
-def saved_settings(content: dict[str, Any]) -> dict[str, Any]:
+def add_settings_of_zip(model: Any, settings: dict[str, Any], given: Collection[str]) -> float:
     """
-    Return the settings of the buffer in the entry of a zip. A folder in which no file can be made is left out, so that the
-    model can be loaded on another machine, e.g. for an evaluation.
+    Add the settings in the entry of a zip to those that SB3 has read, unless ``load`` was given all settings. A folder in
+    which no file can be made is left out, so that the model can be loaded on another machine, e.g. for an evaluation.
 
-    :param content: contents of the entry
-    :return: keyword arguments that SB3's buffers do not have
-    :raises ValueError: if they cannot be read, e.g. because the class of a scheme is missing
+    :param model: algorithm that is being loaded: its attributes are the entries of the zip
+    :param settings: its ``replay_buffer_kwargs``, which change
+    :param given: names of the attributes for which ``load`` was given other values
+    :return: beta
+    :raises ValueError: if the settings cannot be read, e.g. because the class of a scheme is missing
     """
-    if "settings" not in content:
+    entry = json_to_data(vars(model).get(ZIP_ENTRY, NO_ENTRY))
+    beta: float = entry.get("beta", 0.0)
+    if "replay_buffer_kwargs" in given:
+        return beta
+    if "settings" not in entry:
         raise ValueError(
             "The buffer settings of this zip cannot be read, perhaps because the class of its scheme is missing. Make the "
             "class importable under its old name, or pass replay_buffer_kwargs to load()"
         )
-    settings = dict(content["settings"])
+    settings.update(entry["settings"])
     if settings.get("storage_folder") is not None:
         try:
             MappedFile(settings["storage_folder"], 1)
         except (OSError, NotImplementedError) as error:
             warnings.warn(f"The loaded model keeps its transitions in RAM: {error}")
             del settings["storage_folder"]
-    return settings
+    # A zip of the stock algorithm has the shared arguments twice. The attribute may have changed since.
+    for name, default in model.shared_arguments.items():
+        if name in given or getattr(model, name) != default:
+            settings.pop(name, None)
+    return beta
 
 
 def settings_to_save(settings: dict[str, Any], beta: float) -> tuple[dict[str, Any], str]:
