@@ -26,11 +26,10 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from tests.helpers.models import ALGORITHMS, STOCK, env_of
+from tests.helpers.models import ALGORITHMS, EVERY, STOCK, env_of
 from tests.helpers.project import ROOT
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=20, batch_size=8, device="cpu")
-ALL = (*STOCK, PERRecurrentDQN, PERRecurrentSAC)
 
 
 # ---- signatures
@@ -138,14 +137,14 @@ def test_a_users_algorithm_keeps_its_arguments():
 
 
 def test_learn_takes_the_arguments_of_the_stock_class():
-    for cls in ALL:
+    for cls in EVERY:
         ours, stock = (list(inspect.signature(c.learn).parameters) for c in (cls, OffPolicyAlgorithm))
         assert ours == stock, cls
 
 
 def test_the_example_of_a_docstring_makes_a_model(monkeypatch):
     monkeypatch.setattr(OffPolicyAlgorithm, "learn", lambda self, total_timesteps, **kwargs: self)
-    for cls in ALL:
+    for cls in EVERY:
         example = inspect.cleandoc(cls.__doc__).split("::\n\n", 1)[1].split("\n\n")[0]
         names = {cls.__name__: cls, "env": gym.make(env_of(cls))}
         exec(inspect.cleandoc(example), names)

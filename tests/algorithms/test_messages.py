@@ -25,7 +25,7 @@ from sb3_per import (
 )
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
-from tests.helpers.models import ALGORITHMS
+from tests.helpers.models import EVERY
 
 # A setting that the buffer does not accept, and what the message names.
 SETTINGS = [
@@ -133,7 +133,7 @@ def test_a_class_for_other_actions_is_named():
             cls("MlpLstmPolicy" if "Recurrent" in named else "MlpPolicy", env)
 
 
-@pytest.mark.parametrize("cls", [*ALGORITHMS, PERRecurrentDQN, PERRecurrentSAC], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", EVERY, ids=lambda cls: cls.__name__)
 def test_every_algorithm_names_a_class_for_the_other_actions(cls):
     env, fits = ("Pendulum-v1", "continuous") if cls.takes_actions == "discrete" else ("CartPole-v1", "discrete")
     other = getattr(sb3_per, cls.class_for_other_actions)

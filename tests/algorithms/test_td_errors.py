@@ -11,6 +11,8 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 
 from sb3_per import PERDQN, PERSAC, PERCrossQ, PrioritizedOffPolicyMixin
 from tests.helpers.algorithms import CONFIGURATIONS, filled_model, optimizers_of, recorded
+from tests.helpers.models import EVERY, RECURRENT, trained
+from tests.helpers.targets import assert_targets_have
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "dqn", "qrdqn", "tqc", "crossq"])
@@ -43,6 +45,17 @@ def test_td_errors_equal_those_of_a_gradient_step(name):
     if name != "crossq":  # batch normalization mixes in the next actions
         th.testing.assert_close(handed_back[0], td_errors, rtol=1e-4, atol=1e-5)
     assert handed_back[0].shape == td_errors.shape
+
+
+@pytest.mark.parametrize("cls", EVERY)
+def test_n_steps_and_gamma_of_the_model_are_those_of_its_targets(cls):
+    for n_steps, gamma in ((1, 0.5), (3, 0.9)):
+        model = trained(cls, learning_starts=100, buffer_size=100, n_steps=n_steps, gamma=gamma)
+        buffer = model.replay_buffer
+        assert (model.n_steps, model.gamma, buffer.n_steps) == (n_steps, gamma, n_steps)
+        if n_steps > 1 or cls in RECURRENT:  # a buffer of single transitions has no use for it
+            assert buffer.gamma == gamma
+        assert_targets_have(model, n_steps, gamma)
 
 
 def test_what_an_algorithm_must_implement_is_named():

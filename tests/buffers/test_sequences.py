@@ -39,7 +39,7 @@ SETTINGS: list[dict[str, Any]] = [
 def test_every_window_equals_the_reference(kwargs, n_envs):
     """The steps contain laps, terminations, truncations, restarts without an end, and draws in between."""
     buffer = make_sequences(29, n_envs, **kwargs)
-    reference = Reference(buffer, seed=n_envs, p_end=0.1)
+    reference = Reference(buffer, seed=n_envs, p_end=0.1, gamma=kwargs.get("gamma", 0.99))
     for round_ in range(33):
         reference.play(int(reference.rng.integers(1, 5)), p_told=0.05)
         if round_ % 11 == 10:

@@ -15,6 +15,8 @@ from sb3_per import (
     PERTD3,
     PERTQC,
     PERCrossQ,
+    PERRecurrentDQN,
+    PERRecurrentSAC,
 )
 
 
@@ -73,6 +75,11 @@ ALGORITHMS: dict[Any, Algorithm] = {
 # Every algorithm and the stock class that it replaces.
 STOCK = {cls: algorithm.stock for cls, algorithm in ALGORITHMS.items()}
 
+# Recurrent algorithms, which learn from windows of steps. No stock class has their updates.
+RECURRENT: tuple[Any, ...] = (PERRecurrentDQN, PERRecurrentSAC)
+
+EVERY = (*ALGORITHMS, *RECURRENT)
+
 
 def env_of(cls: Any) -> str:
     """Return the id of an environment that fits a class of algorithms, a stock class or a subclass."""
@@ -80,5 +87,9 @@ def env_of(cls: Any) -> str:
 
 
 def trained(cls: Any, timesteps: int = 60, **kwargs: Any) -> Any:
-    kwargs = dict(buffer_size=40, learning_starts=20, batch_size=8, policy_kwargs=dict(net_arch=[8]), seed=0) | kwargs
-    return cls("MlpPolicy", env_of(cls), **kwargs).learn(timesteps)
+    small = dict(buffer_size=40, learning_starts=20, batch_size=8, policy_kwargs=dict(net_arch=[8]), seed=0)
+    policy = "MlpPolicy"
+    if issubclass(cls, RECURRENT):
+        policy = "MlpLstmPolicy"
+        small |= dict(sequence_length=4, burn_in=2, train_freq=4, policy_kwargs=dict(net_arch=[8], lstm_hidden_size=8))
+    return cls(policy, env_of(cls), **{**small, **kwargs}).learn(timesteps)

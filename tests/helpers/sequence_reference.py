@@ -42,10 +42,11 @@ class Reference:
     :param buffers: sequence buffers with the same spaces and number of environments
     :param seed: seed of the episodes
     :param p_end: probability that an episode ends at a step
+    :param gamma: discount factor that the buffers must have
     """
 
-    def __init__(self, *buffers: Any, seed: int = 0, p_end: float = 0.15):
-        self.buffers, self.n_envs = buffers, buffers[0].n_envs
+    def __init__(self, *buffers: Any, seed: int = 0, p_end: float = 0.15, gamma: float = 0.99):
+        self.buffers, self.n_envs, self.gamma = buffers, buffers[0].n_envs, gamma
         self.rng, self.p_end = np.random.default_rng(seed), p_end
         self.number = 0.0
         # `steps` holds the steps of each environment since the last reset. `ends` maps the number of the last step of an
@@ -159,7 +160,7 @@ class Reference:
     def check_window(
         self, buffer: PrioritizedSequenceReplayBuffer, batch: SequenceReplayBufferSamples, b: int, e: int, i: int
     ) -> None:
-        length, n, gamma = buffer.sequence_length, buffer.n_steps, buffer.gamma
+        length, n, gamma = buffer.sequence_length, buffer.n_steps, self.gamma
         window = self.window(e, i, length + n - 1)
         observed = [window[0].obs, *(step.next_obs for step in window)]
         assert_padded(batch.observations[:, b, 0], observed)

@@ -13,6 +13,7 @@ from sb3_per.algorithms.metrics import weight_metrics
 from sb3_per.sbx.jax_loop import UpdateInputs
 from tests.helpers.buffers import fill
 from tests.helpers.sbx_models import ALGORITHMS, BATCH_SIZE, SGD, forward, leaves, logged, make, names, shared
+from tests.helpers.targets import assert_targets_have
 
 # Two programs of XLA that compute the same may round differently, in ways that depend on the processor.
 RTOL, ATOL = 1e-4, 1e-6
@@ -118,6 +119,18 @@ def test_a_uniform_actor_batch_is_what_the_actor_alone_learns_from():
     for mine, theirs in zip(*critics, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=RTOL, atol=ATOL)
     assert any(np.abs(mine - theirs).max() > 1e-5 for mine, theirs in zip(*actors, strict=True))
+
+
+# ---- targets
+
+
+@pytest.mark.parametrize("name", names("dqn"))
+def test_n_steps_and_gamma_of_the_model_are_those_of_its_targets(name):
+    for n_steps, gamma in ((1, 0.5), (3, 0.9)):
+        model = make(name, n_steps=n_steps, gamma=gamma)
+        fill([model.replay_buffer], 60)
+        assert (model.n_steps, model.gamma, model.replay_buffer.n_steps) == (n_steps, gamma, n_steps)
+        assert_targets_have(model, n_steps, gamma)
 
 
 # ---- weights
