@@ -11,7 +11,7 @@ from stable_baselines3.common.envs import FakeImageEnv
 
 from sb3_per import PERDQN, PERSAC, PERTD3, PERTQC, PERCrossQ, PERRecurrentDQN, PERRecurrentSAC
 from tests.helpers.algorithms import optimizers_of
-from tests.helpers.models import STOCK
+from tests.helpers.models import RECURRENT, STOCK
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=10, batch_size=8, train_freq=1, device="cpu", seed=0)
 WITHOUT_ACTOR = [cls for cls in STOCK if not cls.has_actor]
@@ -22,7 +22,7 @@ UNIFORM: dict[str, Any] = dict(scheme="uniform", stratified=False)
 def make(cls: Any, **kwargs: Any) -> Any:
     """Make a small model."""
     env = "CartPole-v1" if is_without_actor(cls) else "Pendulum-v1"
-    if issubclass(cls, (PERRecurrentDQN, PERRecurrentSAC)):
+    if issubclass(cls, RECURRENT):
         policy_kwargs: dict[str, Any] = dict(lstm_hidden_size=4, net_arch=[4])
         windows = dict(sequence_length=4, burn_in=2)
         return cls("MlpLstmPolicy", env, policy_kwargs=policy_kwargs, **{**SMALL, **windows, **kwargs})
@@ -155,7 +155,7 @@ class WithOwnOptimizer:
 
 
 def test_only_the_optimizers_of_the_algorithm_follow_its_learning_rate():
-    for cls in (PERDQN, PERTD3, PERTQC, PERRecurrentSAC):
+    for cls in (PERDQN, PERTD3, PERTQC, *RECURRENT):
         own: Any = type("Own", (WithOwnOptimizer, cls), {})
         model = make(own, learning_rate=lambda progress: 1e-3 * (2.0 - progress)).learn(14)
         assert model.own_optimizer.param_groups[0]["lr"] == 0.5

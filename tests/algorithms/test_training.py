@@ -11,7 +11,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import IdentityEnvBox
 
 from sb3_per import PERDQN, PERSAC, PERCrossQ, PERRecurrentDQN
-from tests.helpers.algorithms import DISCRETE, SMALL, filled_model, image_env, parameters
+from tests.helpers.algorithms import SMALL, filled_model, image_env, parameters
+from tests.helpers.models import RECURRENT, trained
 
 
 @pytest.mark.parametrize(
@@ -50,13 +51,12 @@ def test_training_updates_priorities(cls, policy, make_env, kwargs):
     assert (len(np.unique(drawable)) > 1) == (gradient_steps != 0)
 
 
-@pytest.mark.parametrize("cls", [PERDQN, PERCrossQ])
+@pytest.mark.parametrize("cls", [PERDQN, PERCrossQ, *RECURRENT])
 def test_a_seed_reproduces_a_run(cls):
-    env = "CartPole-v1" if cls in DISCRETE else "Pendulum-v1"
     runs = []
     for _ in range(2):
-        model = cls("MlpPolicy", env, seed=7, learning_starts=20, batch_size=16, policy_kwargs=dict(SMALL), buffer_size=40)
-        model.learn(50)
+        model = trained(cls, 50, seed=7)
+        assert model._n_updates > 0
         runs.append((parameters(model), model.replay_buffer.masses))
     for key, value in runs[0][0].items():
         assert th.equal(value, runs[1][0][key]), key
@@ -77,8 +77,9 @@ def test_updates_of_transitions_that_are_overwritten_are_counted():
     assert model.n_stale_updates == n_old
 
 
-def test_callbacks_see_the_buffer_and_can_stop_training():
-    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=100)
+@pytest.mark.parametrize("cls", [PERDQN, *RECURRENT])
+def test_callbacks_see_the_buffer_and_can_stop_training(cls):
+    model = trained(cls, 0, buffer_size=100)
     sizes: list[int] = []
 
     def callback(local_variables: dict[str, Any], global_variables: dict[str, Any]) -> bool:
@@ -89,12 +90,15 @@ def test_callbacks_see_the_buffer_and_can_stop_training():
     assert sizes == list(range(30))
 
 
-def test_a_diverged_network_raises_an_error():
-    model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1")
+@pytest.mark.parametrize("cls", [PERDQN, PERRecurrentDQN])
+def test_a_diverged_network_raises_an_error(cls):
+    model = trained(cls, learning_starts=100)
+    before = model.replay_buffer.masses
     with th.no_grad():
         next(model.q_net.parameters()).fill_(np.nan)
     with pytest.raises(ValueError, match="td_errors must be finite, not nan"):
         model.train(1, 8)
+    np.testing.assert_array_equal(model.replay_buffer.masses, before)
 
 
 def test_a_reward_of_nan_stops_a_run_before_the_networks_change(monkeypatch):

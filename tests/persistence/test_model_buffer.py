@@ -10,26 +10,27 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 
-from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PrioritizedReplayBuffer, Proportional
+from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PERRecurrentDQN, PrioritizedReplayBuffer, Proportional
 from sb3_per.persistence.buffer_files import save_buffer
 from tests.helpers.models import STOCK, trained
 from tests.helpers.saved import assert_same, snapshot
 
 
-def test_a_model_saves_and_restores_its_buffer(tmp_path):
+@pytest.mark.parametrize("cls", [PERSAC, PERRecurrentDQN])
+def test_a_model_saves_and_restores_its_buffer(cls, tmp_path):
     """The suffix chooses the format. The buffer that the model had is replaced, and does not change."""
-    model = trained(PERSAC)
+    model = trained(cls)
     model.save_replay_buffer(tmp_path / "a.buffer")
     assert (tmp_path / "a.buffer").is_dir()
     model.save_replay_buffer(str(tmp_path / "b"))
     assert (tmp_path / "b.pkl").is_file()
     expected = snapshot(model.replay_buffer)
 
-    fresh = trained(PERSAC, 0)
+    fresh = trained(cls, 0)
     fresh.load_replay_buffer(str(tmp_path / "a.buffer"))
     assert_same(snapshot(fresh.replay_buffer), expected)
 
-    other = trained(PERSAC, 30)
+    other = trained(cls, 30)
     old = other.replay_buffer
     before = snapshot(old)
     other.load_replay_buffer(tmp_path / "a.buffer")

@@ -32,7 +32,7 @@ from sb3_per import (
 from sb3_per.persistence import atomic
 from tests.helpers.forks import forked
 from tests.helpers.messages import no_user_warnings
-from tests.helpers.models import STOCK, env_of, trained
+from tests.helpers.models import RECURRENT, STOCK, env_of, trained
 from tests.helpers.saved import watch_disk
 
 
@@ -47,16 +47,18 @@ def assert_same_parameters(actual: Any, expected: Any) -> None:
         assert th.equal(actual.log_ent_coef, expected.log_ent_coef)
 
 
-def test_a_zip_restores_the_model(tmp_path):
+@pytest.mark.parametrize("cls", [PERSAC, *RECURRENT])
+def test_a_zip_restores_the_model(cls, tmp_path):
     """Weights, settings and beta are restored, and training can continue."""
     kwargs: dict[str, Any] = dict(alpha=0.8, beta_start=0.3, epsilon=1e-3, handle_timeout_termination=False)
-    model = trained(PERSAC, replay_buffer_kwargs=kwargs, n_steps=3)
+    model = trained(cls, replay_buffer_kwargs=kwargs, n_steps=3)
     model.save(tmp_path / "model")
     assert model.replay_buffer_kwargs == kwargs  # saving does not change the model
-    loaded = PERSAC.load(tmp_path / "model", env=gym.make("Pendulum-v1"))
+    loaded = cls.load(tmp_path / "model", env=gym.make(env_of(cls)))
     assert_same_parameters(loaded, model)
     assert loaded.replay_buffer_kwargs == kwargs
     buffer = loaded.replay_buffer
+    assert type(buffer) is type(model.replay_buffer)
     assert (buffer.scheme.alpha, buffer.scheme.epsilon, buffer.n_steps) == (0.8, 1e-3, 3)
     assert not buffer.handle_timeout_termination
     assert buffer.beta == model.replay_buffer.beta == 1.0

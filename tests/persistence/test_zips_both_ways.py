@@ -19,7 +19,7 @@ from stable_baselines3.common.envs import BitFlippingEnv, SimpleMultiObsEnv
 from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
 
 from sb3_per import PERDQN, PERSAC, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
-from tests.helpers.models import STOCK, env_of, trained
+from tests.helpers.models import RECURRENT, STOCK, env_of, trained
 from tests.helpers.stock_runs import OURS, differences, learned, made
 
 # All algorithms save and load with the same code.
@@ -93,6 +93,33 @@ def test_arguments_of_load_replace_what_the_zip_has(given, expected, tmp_path):
         assert all(getattr(loaded, key) == value for key, value in given.items() if key in ("learning_rate", "batch_size"))
         assert not {"_given_to_load", "prioritized_replay"} & vars(loaded).keys()
         loaded.learn(20)
+
+
+# The same for recurrent agents, whose buffers share more arguments with them. Their zip has sequence_length=4, burn_in=2, too.
+RECURRENT_OVERRIDES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, dict(n_steps=3, gamma=0.9, sequence_length=4, burn_in=2, alpha=0.8)),
+    (dict(n_steps=1), dict(n_steps=1, gamma=0.9, alpha=0.8)),
+    (dict(gamma=0.8, burn_in=0), dict(gamma=0.8, burn_in=0, sequence_length=4, alpha=0.8)),
+    (dict(sequence_length=5), dict(sequence_length=5, burn_in=2, alpha=0.8)),
+    (dict(replay_buffer_kwargs=dict(alpha=0.3), n_steps=2), dict(n_steps=2, gamma=0.9, sequence_length=4, alpha=0.3)),
+    (dict(custom_objects=dict(burn_in=1)), dict(burn_in=1, sequence_length=4, alpha=0.8)),
+]
+
+
+@pytest.mark.parametrize("cls", RECURRENT)
+def test_arguments_of_load_replace_what_the_zip_of_a_recurrent_agent_has(cls, tmp_path):
+    trained(cls, n_steps=3, gamma=0.9, replay_buffer_kwargs=dict(alpha=0.8)).save(tmp_path / "model")
+    for given, expected in RECURRENT_OVERRIDES:
+        loaded = cls.load(tmp_path / "model", env=gym.make(env_of(cls)), **given)
+        buffer = loaded.replay_buffer
+        for name in cls.shared_arguments:
+            assert getattr(loaded, name) == getattr(buffer, name), name
+        found = {name: getattr(buffer, name) for name in cls.shared_arguments} | dict(alpha=buffer.scheme.alpha)
+        assert {name: found[name] for name in expected} == expected
+    before = loaded._n_updates
+    assert loaded.learn(40)._n_updates > before
+    with pytest.raises(ValueError, match="n_steps=3 contradicts n_steps=2"):
+        cls.load(tmp_path / "model", replay_buffer_kwargs=dict(n_steps=2))
 
 
 def test_gamma_that_was_changed_before_a_stock_model_was_saved_counts(tmp_path):
