@@ -165,7 +165,7 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
                                                 the argument has its default
         the same in ``load``                    the argument of ``load``, the attribute in the zip unless it is the default,
                                                 the dictionary in the zip; with ``replay_buffer_kwargs`` as constructed
-        ``n_steps`` of SB3's NStepReplayBuffer  the same, but in the constructor its default is that of the buffer's class
+        ``n_steps`` of SB3's NStepReplayBuffer  the same, but its default is that of the buffer's class
         ``frames="auto"``                       the environment
         ======================================  =============================================================================
 
@@ -177,7 +177,9 @@ class PrioritizedAlgorithm(OffPolicyAlgorithm):
         given = vars(self).get(GIVEN_TO_LOAD)
         if given is not None:
             beta = add_settings_of_zip(self, settings, given)
-        elif self.replay_buffer_class is NStepReplayBuffer and self.n_steps == 1:  # SB3's class has a default of its own
+        is_given = given is not None and "n_steps" in given
+        if self.replay_buffer_class is NStepReplayBuffer and self.n_steps == 1 and not is_given:
+            # SB3's class has a default of its own.
             settings.setdefault("n_steps", inspect.signature(NStepReplayBuffer).parameters["n_steps"].default)
 
         # From here on, the algorithm alone has the shared arguments.

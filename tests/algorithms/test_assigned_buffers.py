@@ -271,9 +271,13 @@ def test_the_first_step_after_an_assignment_begins_an_episode():
     assert model.replay_buffer.dones[19].all() and model.replay_buffer.timeouts[19].all()
 
 
-def test_n_step_returns_of_sb3s_class_have_its_default():
-    """Where the algorithm does not name them, as in the stock algorithm."""
+def test_n_step_returns_of_sb3s_class_have_its_default(tmp_path):
+    """Where the algorithm does not name them, as in the stock algorithm, also if its zip is loaded."""
     kwargs: dict[str, Any] = dict(replay_buffer_class=NStepReplayBuffer, buffer_size=50)
     stock, ours = (cls("MlpPolicy", "CartPole-v1", **kwargs) for cls in (DQN, PERDQN))
     assert ours.replay_buffer.n_steps == ours.n_steps == stock.replay_buffer.n_steps > 1
     assert PERDQN("MlpPolicy", "CartPole-v1", n_steps=5, **kwargs).replay_buffer.n_steps == 5
+    for model in (stock, ours):
+        model.save(tmp_path / "model")
+        assert PERDQN.load(tmp_path / "model").replay_buffer.n_steps == ours.n_steps
+        assert PERDQN.load(tmp_path / "model", n_steps=1).replay_buffer.n_steps == 1
