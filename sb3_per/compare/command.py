@@ -15,7 +15,7 @@ from sb3_per.compare.literals import words_of
 from sb3_per.compare.report import SAME_TIME, Results, comparisons, draw, table, verdict
 from sb3_per.compare.runs import Trial, entry_of, has_own_entry, prepare, run, try_arm
 from sb3_per.compare.statistics import least_difference, least_seeds
-from sb3_per.compare.task import N_EVALUATIONS, Arm, Task, arms_of, jobs_of, pairs_of, timed_pairs_of
+from sb3_per.compare.task import N_EVALUATIONS, RANDOM, TWIN, Arm, Task, arms_of, jobs_of, pairs_of, timed_pairs_of
 from sb3_per.zoo.hyperparameters import check_names
 from sb3_per.zoo.names import split_env
 
@@ -72,7 +72,7 @@ def compare(
         if lacking:
             print("measuring the time of a run ...", flush=True)
             trials = {arm.name: try_arm(plan.task, arm, timed_seconds) for arm in plan.arms}
-            trials["random policy"] = Trial(0.0, trials["uniform twin"].evaluation)
+            trials[RANDOM] = Trial(0.0, trials[TWIN].evaluation)
             _print_time(plan, lacking, trials, options)
             if not options.dry_run:
                 plan.path.parent.mkdir(parents=True, exist_ok=True)
@@ -236,7 +236,7 @@ def report(plan: Plan) -> None:
     print("p: paired test, corrected for all tests of the table (Holm)")
     print(f"learning curves: {picture}\n")
     for arm in plan.arms:
-        if arm.kind == "shuffled" and results.spreads[arm.name] >= _UNIFORM:
+        if arm.control_for is not None and results.spreads[arm.name] >= _UNIFORM:
             print(
                 f"warning: {arm.label}: no TD error raised a priority above the others, so it drew uniformly in all runs. "
                 "With LAP, lower kappa"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from sb3_per.compare.figures import INK, STYLE, WIDTH, looks, thousands
 from sb3_per.compare.statistics import holm, mean_interval, paired_p
-from sb3_per.compare.task import Arm, pairs_of, timed_pairs_of
+from sb3_per.compare.task import RANDOM, Arm, first_reference, pairs_of, timed_pairs_of
 
 #: Tested endpoints, both at the task's learning rate.
 LAST_FIFTH, WHOLE_RUN = "Last fifth of the run, at the task's learning rate", "Whole run, at the task's learning rate"
@@ -160,14 +160,14 @@ def table(results: Results, rows: list[Comparison]) -> str:
     :param rows: comparisons
     :return: returns of the arms, and their differences
     """
-    lines = [f"{arm.label}: {arm.name}" for arm in results.arms if arm.kind in ("more", "setting")]
+    lines = [f"{arm.label}: {arm.name}" for arm in results.arms if not arm.is_reference and arm.control_for is None]
     cells = [["mean return", *map(_rate_text, results.rates), "updates", "seconds"]]
     for arm in results.arms:
-        name = arm.name if arm.kind in ("stock", "uniform") else arm.label
+        name = arm.name if arm.is_reference else arm.label
         means = results.last_fifth(arm).mean(axis=1)
         updates, seconds = f"{results.updates[arm.name]:,.0f}", _number_text(results.seconds[arm.name])
         cells.append([name, *map(_number_text, means), updates, seconds])
-    cells.append(["random policy", _number_text(results.random_returns.mean())])
+    cells.append([RANDOM, _number_text(results.random_returns.mean())])
     lines += ["", *_aligned(cells, ">")]
     for endpoint in dict.fromkeys(row.endpoint for row in rows):
         cells = [["difference", "[95% interval]", "seeds", "p"]]
@@ -198,12 +198,12 @@ def verdict(results: Results, rows: list[Comparison]) -> str:
     :param rows: comparisons
     :return: one of four sentences; with an arm that has more updates, one about the same steps, and one about the same time
     """
-    today = next(arm for arm in results.arms if arm.kind in ("stock", "uniform"))
+    today = first_reference(results.arms)
     best = max(np.median(results.last_fifth(arm), axis=1).max() for arm in results.arms)
     if best <= results.random_returns.mean() + 3 * results.random_returns.std():
         return f"Nothing learned: no arm clearly beats a random policy. Train longer, or tune {today.name} first."
     same_steps = [row for row in rows if row.endpoint not in SAME_TIME]
-    more = [arm for arm in results.arms if arm.kind == "more"]
+    more = [arm for arm in results.arms if arm.has_more_updates]
     if not more:
         return _answer(results.arms, today, same_steps)
     same_time = [row for row in rows if row.endpoint in SAME_TIME]
@@ -250,17 +250,17 @@ def draw(results: Results, n_timesteps: int, path: Path) -> Figure:
     :param path: path of the PNG
     :return: the figure
     """
-    look = looks({arm.name: arm.kind for arm in results.arms if arm.kind != "shuffled"})
+    look = looks({arm.name: arm.kind for arm in results.arms if arm.control_for is None})
     for arm in results.arms:
-        if arm.kind == "shuffled":  # as its setting, dotted
-            look[arm.name] = {**look[arm.name.removesuffix(", shuffled")], "linestyle": ":", "markerfacecolor": "none"}
+        if arm.control_for is not None:  # as its setting, dotted
+            look[arm.name] = {**look[arm.control_for], "linestyle": ":", "markerfacecolor": "none"}
     labels = {arm.name: textwrap.fill(arm.name, 56) for arm in results.arms}
     n_lines = sum(1 + label.count("\n") for label in labels.values()) + 1
     n_rates, n_seeds, n_evaluations = results.curves[results.arms[0].name].shape
     shares = np.arange(1, n_evaluations + 1) / n_evaluations
     steps = dict.fromkeys(results.curves, n_timesteps * shares)
     panels = [(i, _rate_text(rate) if n_rates > 1 else "", steps) for i, rate in enumerate(results.rates)]
-    if any(arm.kind == "more" for arm in results.arms):
+    if any(arm.has_more_updates for arm in results.arms):
         times = {name: seconds * shares for name, seconds in results.seconds.items()}
         panels.append((results.rates.index(1.0), f"{_rate_text(1.0)}, over time" if n_rates > 1 else "", times))
     bands = f"{n_seeds} seeds, bands: 95% intervals" if n_seeds > 1 else "1 seed"
@@ -273,7 +273,7 @@ def draw(results: Results, n_timesteps: int, path: Path) -> Figure:
                 axes.plot(at[name], middle, label=labels[name], markersize=6, **look[name])
                 if n_seeds > 1:
                     axes.fill_between(at[name], low, high, color=look[name]["color"], alpha=0.15, linewidth=0)
-            axes.axhline(results.random_returns.mean(), color=INK, linewidth=1, label="random policy")
+            axes.axhline(results.random_returns.mean(), color=INK, linewidth=1, label=RANDOM)
             axes.set(ylabel="mean return", title=title)
             thousands(axes.xaxis)
         all_axes[n_rates - 1].set_xlabel(f"environment steps; {bands}")

@@ -89,7 +89,7 @@ class ArmManager(Manager):
         if self.rate != 1.0:
             learning_rate = processed.get("learning_rate", self._default_of("learning_rate"))
             processed["learning_rate"] = functools.partial(_scaled, learning_rate, self.rate)
-        if self.arm.more_updates > 1:
+        if self.arm.has_more_updates:
             gradient_steps = processed.get("gradient_steps", self._default_of("gradient_steps"))
             if gradient_steps >= 0:
                 processed["gradient_steps"] = self.arm.more_updates * gradient_steps
@@ -221,7 +221,7 @@ def try_arm(task: Task, arm: Arm, least_seconds: float) -> Trial:
                     warnings.simplefilter("error", IgnoredSettingWarning)
                 model: Any = manager.setup_experiment()[0]  # type: ignore[index]
         except Exception as error:  # the file has expressions, and may raise anything
-            named = arm.setting and arm.kind in ("setting", "shuffled")
+            named = arm.setting and (arm.is_judged or arm.control_for is not None)
             what = f"--setting {arm.name}" if named else f"--algo {task.algo} on --env {task.env}"
             raise ValueError(f"{what}: {_line_of(error)}") from error
         n_steps = manager.n_timesteps

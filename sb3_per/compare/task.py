@@ -24,6 +24,9 @@ from sb3_per.zoo.registry import PRIORITIZED, config_path
 #: Number of evaluations of a run, in equal distances.
 N_EVALUATIONS = 10
 
+#: Names of arms that every comparison has.
+RANDOM, TWIN = "random policy", "uniform twin"
+
 # Settings of the buffer that do not prioritize: every prioritized arm takes them from the hyperparameter file.
 _NEUTRAL = ("n_steps", "gamma", "frames", "storage_folder")
 
@@ -110,6 +113,7 @@ class Arm:
     :param kind: ``"stock"``, ``"uniform"``, ``"more"``, ``"setting"``, ``"shuffled"`` or ``"random"``
     :param setting: keyword arguments of the buffer; ``None``: those of the file
     :param more_updates: how many times the gradient steps of the other arms
+    :param control_for: name of the setting whose control it is; ``None``: it is no control
     """
 
     name: str
@@ -118,6 +122,22 @@ class Arm:
     kind: str
     setting: dict[str, Any] | None = None
     more_updates: int = 1
+    control_for: str | None = None
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it draws uniformly and makes as many updates as a setting, so that all settings are compared with it."""
+        return self.kind in ("stock", "uniform")
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it is one of the settings that the user asks about."""
+        return self.kind == "setting"
+
+    @property
+    def has_more_updates(self) -> bool:
+        """Whether it makes more gradient steps than the other arms, and is compared at the same time, too."""
+        return self.more_updates > 1
 
     def apply(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
         """
@@ -159,9 +179,9 @@ def arms_of(task: Task, settings: Sequence[str], more_updates: int | None = None
     arms = []
     if stock in ALGOS:
         arms.append(Arm(f"stock {ALGOS[stock].__name__}", "stock", stock, "stock"))
-    arms.append(Arm("uniform twin", "twin", ours, "uniform", dict(scheme="uniform")))
+    arms.append(Arm(TWIN, "twin", ours, "uniform", dict(scheme="uniform")))
     if more_updates is not None:
-        name, label = f"uniform twin, {more_updates} times the updates", f"twin x{more_updates}"
+        name, label = f"{TWIN}, {more_updates} times the updates", f"twin x{more_updates}"
         arms.append(Arm(name, label, ours, "more", dict(scheme="uniform"), more_updates))
     judged: dict[str, dict[str, Any] | None] = {text: setting_of(text) for text in settings}
     if not settings:
@@ -179,8 +199,18 @@ def arms_of(task: Task, settings: Sequence[str], more_updates: int | None = None
         label = chr(ord("A") + i)
         arms.append(Arm(name, label, ours, "setting", setting))
         if not is_uniform:  # otherwise shuffled priorities are the same
-            arms.append(Arm(f"{name}, shuffled", f"{label} shuffled", ours, "shuffled", setting))
+            arms.append(Arm(f"{name}, shuffled", f"{label} shuffled", ours, "shuffled", setting, control_for=name))
     return arms
+
+
+def first_reference(arms: list[Arm]) -> Arm:
+    """
+    Find the arm that the answer is about.
+
+    :param arms: arms of a comparison
+    :return: the stock class, or the uniform twin of an algorithm without one
+    """
+    return next(arm for arm in arms if arm.is_reference)
 
 
 def pairs_of(arms: list[Arm]) -> list[tuple[Arm, Arm]]:
@@ -190,12 +220,12 @@ def pairs_of(arms: list[Arm]) -> list[tuple[Arm, Arm]]:
     :param arms: arms of a comparison
     :return: each setting with stock, the twin, the twin with more updates and its control, and the twins with stock
     """
-    references = [arm for arm in arms if arm.kind in ("stock", "uniform")]
-    more = [arm for arm in arms if arm.kind == "more"]
+    references = [arm for arm in arms if arm.is_reference]
+    more = [arm for arm in arms if arm.has_more_updates]
     pairs = []
     for arm in arms:
-        if arm.kind == "setting":
-            controls = [other for other in arms if other.name == f"{arm.name}, shuffled"]
+        if arm.is_judged:
+            controls = [other for other in arms if other.control_for == arm.name]
             pairs += [(arm, other) for other in (*references, *more, *controls)]
     return pairs + [(arm, references[0]) for arm in (*references[1:], *more)]
 
@@ -207,9 +237,9 @@ def timed_pairs_of(arms: list[Arm]) -> list[tuple[Arm, Arm]]:
     :param arms: arms of a comparison
     :return: each setting with the first reference and with the twin with more updates, and the latter with the former
     """
-    first = next(arm for arm in arms if arm.kind in ("stock", "uniform"))
-    more = [arm for arm in arms if arm.kind == "more"]
-    settings = [arm for arm in arms if arm.kind == "setting"]
+    first = first_reference(arms)
+    more = [arm for arm in arms if arm.has_more_updates]
+    settings = [arm for arm in arms if arm.is_judged]
     return [(arm, other) for arm in settings for other in (first, *more) if more] + [(arm, first) for arm in more]
 
 
@@ -224,7 +254,7 @@ def jobs_of(task: Task, entry: dict[str, Any], arms: list[Arm], rates: list[floa
     :param seeds: number of runs of each arm at each learning rate
     :return: all runs, seed by seed, so that a stopped comparison has all arms on some seeds; first the random policy
     """
-    random = Arm("random policy", "random policy", task.require_our_algo(), "random", dict(scheme="uniform"))
+    random = Arm(RANDOM, RANDOM, task.require_our_algo(), "random", dict(scheme="uniform"))
     runs = [(random, 1.0, 0), *((arm, rate, seed) for seed, rate, arm in itertools.product(range(seeds), rates, arms))]
     made_with = dict(task=task.fingerprint(entry), packages=task.versions)
     return [

@@ -13,7 +13,7 @@ ARMS = [
     Arm("stock DQN", "stock", "dqn", "stock"),
     Arm("uniform twin", "twin", "per_dqn", "uniform"),
     Arm(LAP, "A", "per_dqn", "setting"),
-    Arm(f"{LAP}, shuffled", "A shuffled", "per_dqn", "shuffled"),
+    Arm(f"{LAP}, shuffled", "A shuffled", "per_dqn", "shuffled", control_for=LAP),
 ]
 
 MORE = Arm("uniform twin, 4 times the updates", "twin x4", "per_dqn", "more", more_updates=4)
@@ -175,7 +175,8 @@ def test_the_table_has_all_numbers_and_fits_a_narrow_page():
 def test_the_picture_has_all_arms_and_95_percent_bands(tmp_path):
     """The names of settings may be long. Nothing is cut."""
     long = "scheme=LAP(alpha=0.4, kappa=0.1), recency=0.99, initial_priority='td_error', actor_batch='uniform'"
-    arms = [*ARMS[:2], Arm(long, "A", "per_dqn", "setting"), Arm(f"{long}, shuffled", "A shuffled", "per_dqn", "shuffled")]
+    control = Arm(f"{long}, shuffled", "A shuffled", "per_dqn", "shuffled", control_for=long)
+    arms = [*ARMS[:2], Arm(long, "A", "per_dqn", "setting"), control]
     results = results_of(setting=120, rates=(1 / 3, 1.0, 3.0), arms=arms)
     figure = draw(results, 1_000, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
