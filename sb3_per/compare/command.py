@@ -15,7 +15,7 @@ from sb3_per.compare.literals import words_of
 from sb3_per.compare.report import SAME_TIME, Results, comparisons, draw, table, verdict
 from sb3_per.compare.runs import Trial, entry_of, has_own_entry, prepare, run, try_arm
 from sb3_per.compare.statistics import least_difference, least_seeds
-from sb3_per.compare.task import N_EVALUATIONS, RANDOM, TWIN, Arm, Task, arms_of, jobs_of, pairs_of, timed_pairs_of
+from sb3_per.compare.task import RANDOM, TWIN, Arm, Task, arms_of, jobs_of, pairs_of, timed_pairs_of
 from sb3_per.zoo.hyperparameters import check_names
 from sb3_per.zoo.names import split_env
 
@@ -38,6 +38,7 @@ class Plan(NamedTuple):
     :param task: task
     :param arms: arms
     :param rates: factors of the learning rate
+    :param seeds: number of runs of each arm at each learning rate
     :param jobs: all runs, the random policy first
     :param n_timesteps: environment steps of a run
     :param path: CSV file of the results
@@ -46,6 +47,7 @@ class Plan(NamedTuple):
     task: Task
     arms: list[Arm]
     rates: list[float]
+    seeds: int
     jobs: list[Job]
     n_timesteps: int
     path: Path
@@ -147,7 +149,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
     else:
         difference = least_difference(options.seeds, n_tests)
         print(f"{options.seeds} seeds can show a difference of {difference:.1f} standard deviations between seeds")
-    return Plan(task, arms, options.rates, jobs, n_timesteps, path)
+    return Plan(task, arms, options.rates, options.seeds, jobs, n_timesteps, path)
 
 
 def seconds_of(jobs: list[Job], trials: dict[str, Trial], share: float = 1.0) -> float:
@@ -200,19 +202,24 @@ def results_of(plan: Plan) -> Results:
     """
     keys = list(plan.jobs[0][0])
     rows_by_name = {tuple(row[key] for key in keys): row for row in read(plan.path)}
-    random_row, *rows = (rows_by_name[tuple(str(value) for value in name.values())] for name, _ in plan.jobs)
-    # As the jobs are ordered: seeds, rates, arms.
-    shape = (-1, len(plan.rates), len(plan.arms), N_EVALUATIONS)
-    returns = np.array([row["returns"].split() for row in rows], dtype=float).reshape(shape)
-    rows_of = {arm.name: [row for row in rows if row["arm"] == arm.name] for arm in plan.arms}
+    rows = {
+        (arm.name, rate, seed): rows_by_name[tuple(str(value) for value in name.values())]
+        for name, (_, arm, rate, seed) in plan.jobs
+    }
+
+    def numbers(arm: Arm, column: str) -> np.ndarray:
+        """Read a column of the runs of an arm, shape (rates, seeds, numbers of a run)."""
+        cells = [[rows[arm.name, rate, seed][column].split() for seed in range(plan.seeds)] for rate in plan.rates]
+        return np.array(cells, dtype=float)
+
     return Results(
         plan.arms,
-        curves={arm.name: returns[:, :, i].swapaxes(0, 1) for i, arm in enumerate(plan.arms)},
-        updates={name: float(np.mean([int(row["updates"]) for row in each])) for name, each in rows_of.items()},
-        random_returns=np.array(random_row["returns"].split(), dtype=float),
+        curves={arm.name: numbers(arm, "returns") for arm in plan.arms},
+        updates={arm.name: float(numbers(arm, "updates").mean()) for arm in plan.arms},
+        random_returns=np.array(rows[RANDOM, 1.0, 0]["returns"].split(), dtype=float),
         rates=plan.rates,
-        spreads={name: min(float(row["spread"]) for row in each) for name, each in rows_of.items()},
-        seconds={name: float(np.median([float(row["training"]) for row in each])) for name, each in rows_of.items()},
+        spreads={arm.name: float(numbers(arm, "spread").min()) for arm in plan.arms},
+        seconds={arm.name: float(np.median(numbers(arm, "training"))) for arm in plan.arms},
     )
 
 
