@@ -34,6 +34,15 @@ def test_draws_weights_and_loss_are_those_of_the_scheme():
     assert isinstance(Shuffled(RankBased()).make_tree(4), RankTree)
 
 
+def test_nothing_that_a_scheme_has_is_forgotten():
+    settings: dict[str, Any] = dict(alpha=0.5, td_error_reduction="min")  # all of the base class, none of them a default
+    scheme = PriorityScheme(**settings)
+    assert {name: getattr(Shuffled(scheme), name) for name in scheme.settings} == settings
+    public = {name for name in vars(PriorityScheme) if not name.startswith("_")}
+    # What is left is worked out from the others.
+    assert public - {*vars(Shuffled), *vars(Shuffled(scheme))} == {"unused_settings"}
+
+
 def test_errors_of_a_batch_change_places():
     """Those of critics are reduced first: with sequences, that is done for single steps."""
     scheme = LAP(alpha=1.0)
