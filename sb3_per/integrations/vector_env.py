@@ -6,12 +6,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
-from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_per.integrations.vector_sources import EnvPoolSource, GymnasiumSource, Source, row_of
+from sb3_per.integrations.vector_sources import EnvPoolSource, Source, gymnasium_source, row_of
 from sb3_per.utils.checks import check_argument, integer
 
 # Where Gymnasium has the last step of episodes that were restarted in the same step.
@@ -61,7 +59,7 @@ def from_vector_env(
     if not is_pool and _is_pool(env.unwrapped):
         raise TypeError(f"from_vector_env takes an EnvPool without wrappers of Gymnasium, not {env!r}")
     check_argument("stagger", stagger, integer(), or_none=True)
-    source = EnvPoolSource(env, flatten) if is_pool else GymnasiumSource(env, flatten)
+    source: Source = EnvPoolSource(env, flatten) if is_pool else gymnasium_source(env, flatten)
     if getattr(env.unwrapped, "closed", False):
         raise RuntimeError(_CLOSED)
     return FromVectorEnv(source, stagger)
@@ -177,75 +175,24 @@ class FromVectorEnv(VecEnv):
 
     def has_attr(self, attr_name: str) -> bool:
         """Tell whether all environments have an attribute or a method."""
-        base = self.env.unwrapped
-        if isinstance(base, SyncVectorEnv | AsyncVectorEnv):
-            # Gymnasium's get_attr would call a method, without arguments.
-            return all(base.call("has_wrapper_attr", attr_name))
-        return super().has_attr(attr_name)
+        return self._source.has_attr(attr_name)
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Get an attribute of each environment, or of the vector environment if it has no single ones."""
-        ids = self._get_indices(indices)
-        base = self.env.unwrapped
-        if not isinstance(base, SyncVectorEnv | AsyncVectorEnv):
-            value = getattr(self.env, attr_name)
-            return [value for _ in ids]
-        self._require(attr_name)
-        if isinstance(base, SyncVectorEnv):
-            return [base.envs[i].get_wrapper_attr(attr_name) for i in ids]
-        values = base.get_attr(attr_name)
-        return [values[i] for i in ids]
-
-    def _require(self, name: str) -> None:
-        """Refuse an attribute that is missing before a worker of AsyncVectorEnv ends with the error."""
-        if not self.has_attr(name):
-            raise AttributeError(f"The environments have no attribute {name!r}")
+        return self._source.get_attr(attr_name, list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of environments where they have it, else of the outermost wrapper."""
-        ids = set(self._get_indices(indices))
-        base = self.env.unwrapped
-        if not isinstance(base, SyncVectorEnv | AsyncVectorEnv):
-            raise NotImplementedError(
-                f"{type(self.env).__name__} has no attributes of single environments: set {attr_name!r} where you make it"
-            )
-        everywhere = len(ids) == self.num_envs
-        old = [None] * self.num_envs if everywhere else base.get_attr(attr_name)
-        base.set_attr(attr_name, [value if i in ids else old[i] for i in range(self.num_envs)])
+        self._source.set_attr(attr_name, value, list(self._get_indices(indices)))
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
         """Call a method of environments. An EnvPool has no single environments, so none of their methods."""
-        ids = list(self._get_indices(indices))
-        base = self.env.unwrapped
-        if isinstance(base, SyncVectorEnv):
-            return [base.envs[i].get_wrapper_attr(method_name)(*method_args, **method_kwargs) for i in ids]
-        if isinstance(base, AsyncVectorEnv):
-            if sorted(ids) != list(range(self.num_envs)):
-                raise NotImplementedError(
-                    f"AsyncVectorEnv calls a method of all environments, not {method_name!r} of {ids} alone: "
-                    "use SyncVectorEnv, or SubprocVecEnv of SB3 without from_vector_env"
-                )
-            self._require(method_name)
-            answers = base.call(method_name, *method_args, **method_kwargs)
-            return [answers[i] for i in ids]
-        raise NotImplementedError(
-            f"{type(self.env).__name__} has no methods of single environments, so not {method_name!r} either: "
-            "use SyncVectorEnv"
-        )
+        return self._source.call(method_name, list(self._get_indices(indices)), method_args, method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
         """Tell whether environments have a wrapper. ``Monitor`` counts as one, since its work is done here."""
-        ids = self._get_indices(indices)
+        ids = list(self._get_indices(indices))
         # evaluate_policy asks for it, and warns without one.
-        if wrapper_class is Monitor:
-            return [True for _ in ids]
-        base = self.env.unwrapped
-        if isinstance(base, SyncVectorEnv):
-            return [is_wrapped(base.envs[i], wrapper_class) for i in ids]
-        if isinstance(base, AsyncVectorEnv):
-            # Wrappers live in other processes, but print their names.
-            names = base.call("__str__")
-            return [f"<{wrapper_class.__name__}<" in names[i] for i in ids]
-        return [False for _ in ids]
+        return [True for _ in ids] if wrapper_class is Monitor else self._source.is_wrapped(wrapper_class, ids)

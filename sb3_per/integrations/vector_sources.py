@@ -1,15 +1,17 @@
-"""The two kinds of vector environments that ``from_vector_env`` takes, Gymnasium's and EnvPool's, with the same methods."""
+"""The kinds of vector environments that ``from_vector_env`` takes, Gymnasium's and EnvPool's, with the same methods."""
 
 import contextlib
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
 # What EnvPool adds to every info for its own use.
@@ -19,8 +21,11 @@ _POOL_BOOKKEEPING = {"env_id", "players", "elapsed_step"}
 Info = dict[str, Any]
 
 
-class Source(Protocol):
-    """A vector environment. Observations are in the form of SB3, in arrays of our own."""
+class Source(ABC):
+    """
+    A vector environment. Observations are in the form of SB3, in arrays of our own. Single environments cannot be reached,
+    unless a class overrides the last methods.
+    """
 
     env: Any
     #: what observations become
@@ -29,6 +34,7 @@ class Source(Protocol):
     #: whether a step that ends an episode returns the first observation of the next one
     restarts_in_step: bool
 
+    @abstractmethod
     def reset(self, seeds: list[int | None], options: list[dict[str, Any]]) -> tuple[VecEnvObs, list[Info]]:
         """
         Start all episodes.
@@ -38,6 +44,7 @@ class Source(Protocol):
         :return: first observations, and the infos of the resets
         """
 
+    @abstractmethod
     def restart(self, ids: np.ndarray, cut: np.ndarray, actions: np.ndarray, observations: VecEnvObs) -> dict[int, Info]:
         """
         Start episodes of some environments.
@@ -49,6 +56,7 @@ class Source(Protocol):
         :return: infos of the resets by number
         """
 
+    @abstractmethod
     def split(self, infos: dict[str, Any], n: int) -> list[Info]:
         """
         Make a dictionary for each environment.
@@ -58,6 +66,7 @@ class Source(Protocol):
         :return: one dictionary for each
         """
 
+    @abstractmethod
     def seeds(self, seed: int | None) -> Sequence[int | None] | None:
         """
         Say which seeds the environments have.
@@ -66,8 +75,66 @@ class Source(Protocol):
         :return: their seeds; ``None`` if they take those of the next reset
         """
 
+    @abstractmethod
     def images(self) -> list[Any]:
         """Render all environments."""
+
+    def has_attr(self, name: str) -> bool:
+        """
+        Tell whether all environments have an attribute or a method.
+
+        :param name: its name
+        """
+        return hasattr(self.env, name)
+
+    def get_attr(self, name: str, ids: Sequence[int]) -> list[Any]:
+        """
+        Get an attribute of some environments, or of the vector environment if it has no single ones.
+
+        :param name: name of the attribute
+        :param ids: numbers of these environments
+        :return: a value for each
+        :raises AttributeError: if there is none of this name
+        """
+        return [getattr(self.env, name)] * len(ids)
+
+    def set_attr(self, name: str, value: Any, ids: Sequence[int]) -> None:
+        """
+        Set an attribute of some environments.
+
+        :param name: name of the attribute
+        :param value: value of all
+        :param ids: numbers of these environments
+        :raises NotImplementedError: if single environments cannot be reached
+        """
+        raise NotImplementedError(
+            f"{type(self.env).__name__} has no attributes of single environments: set {name!r} where you make it"
+        )
+
+    def call(self, name: str, ids: Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """
+        Call a method of some environments.
+
+        :param name: name of the method
+        :param ids: numbers of these environments
+        :param args: arguments of the method
+        :param kwargs: keyword arguments of the method
+        :return: an answer of each
+        :raises NotImplementedError: if these environments cannot be reached
+        """
+        raise NotImplementedError(
+            f"{type(self.env).__name__} has no methods of single environments, so not {name!r} either: use SyncVectorEnv"
+        )
+
+    def is_wrapped(self, wrapper_class: type[gym.Wrapper], ids: Sequence[int]) -> list[bool]:
+        """
+        Tell whether some environments have a wrapper.
+
+        :param wrapper_class: its class
+        :param ids: numbers of these environments
+        :return: an answer for each
+        """
+        return [False for _ in ids]
 
 
 class ObservationForm:
@@ -124,9 +191,9 @@ class ObservationForm:
         return row_of(self.of(batch(raw)), 0)
 
 
-class GymnasiumSource:
+class GymnasiumSource(Source):
     """
-    A vector environment of Gymnasium, see :class:`Source`.
+    A vector environment of Gymnasium of any class, see :class:`Source`.
 
     :param env: the environment
     :param flatten: see :class:`ObservationForm`
@@ -137,13 +204,6 @@ class GymnasiumSource:
         if "autoreset_mode" not in env.metadata:
             raise ValueError(f'{env} does not say how it resets: set env.metadata["autoreset_mode"]')
         self._mode = gym.vector.AutoresetMode(env.metadata["autoreset_mode"])
-        base = env.unwrapped
-        # There a worker forgets that it was reset, and resets again at the next step (Gymnasium 1.4).
-        if isinstance(base, AsyncVectorEnv) and not base.shared_memory and self._mode == gym.vector.AutoresetMode.NEXT_STEP:
-            raise ValueError(
-                "AsyncVectorEnv(shared_memory=False) cannot restart one episode in its autoreset mode NEXT_STEP: "
-                "use shared_memory=True or autoreset_mode=AutoresetMode.SAME_STEP"
-            )
         self.env = env
         self.restarts_in_step = self._mode == gym.vector.AutoresetMode.SAME_STEP
         self.form = ObservationForm(env.single_observation_space, flatten, must_copy=True)
@@ -153,9 +213,12 @@ class GymnasiumSource:
         """See :class:`Source`."""
         if any(each != options[0] for each in options):
             raise NotImplementedError(f"A vector environment has the same options for all its environments, not {options}")
-        one_by_one = isinstance(self.env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
-        raw, infos = self.env.reset(seed=seeds if one_by_one else seeds[0], options=deepcopy(options[0]) or None)
+        raw, infos = self.env.reset(seed=self._seed_of(seeds), options=deepcopy(options[0]) or None)
         return self.form.of(raw), split_infos(infos, len(seeds))
+
+    def _seed_of(self, seeds: list[int | None]) -> Any:
+        """Choose what ``reset`` takes as its seed."""
+        return seeds[0]
 
     def restart(self, ids: np.ndarray, cut: np.ndarray, actions: np.ndarray, observations: VecEnvObs) -> dict[int, Info]:
         """See :class:`Source`."""
@@ -184,7 +247,90 @@ class GymnasiumSource:
         return list(self.env.render())
 
 
-class EnvPoolSource:
+class _SinglesSource(GymnasiumSource):
+    """A vector environment of Gymnasium that is made of single environments."""
+
+    def _seed_of(self, seeds: list[int | None]) -> Any:
+        return seeds
+
+    def has_attr(self, name: str) -> bool:
+        # Gymnasium's get_attr would call a method, without arguments.
+        return all(self.env.unwrapped.call("has_wrapper_attr", name))
+
+    def set_attr(self, name: str, value: Any, ids: Sequence[int]) -> None:
+        n_envs = self.env.num_envs
+        everywhere = len(set(ids)) == n_envs
+        old = [None] * n_envs if everywhere else self.env.unwrapped.get_attr(name)
+        self.env.unwrapped.set_attr(name, [value if i in ids else old[i] for i in range(n_envs)])
+
+    def _require(self, name: str) -> None:
+        """Refuse an attribute that is missing before a worker of AsyncVectorEnv ends with the error."""
+        if not self.has_attr(name):
+            raise AttributeError(f"The environments have no attribute {name!r}")
+
+
+class _SyncSource(_SinglesSource):
+    """A SyncVectorEnv, whose environments are in this process, see :class:`GymnasiumSource`."""
+
+    def get_attr(self, name: str, ids: Sequence[int]) -> list[Any]:
+        self._require(name)
+        return [self.env.unwrapped.envs[i].get_wrapper_attr(name) for i in ids]
+
+    def call(self, name: str, ids: Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        return [self.env.unwrapped.envs[i].get_wrapper_attr(name)(*args, **kwargs) for i in ids]
+
+    def is_wrapped(self, wrapper_class: type[gym.Wrapper], ids: Sequence[int]) -> list[bool]:
+        return [is_wrapped(self.env.unwrapped.envs[i], wrapper_class) for i in ids]
+
+
+class _AsyncSource(_SinglesSource):
+    """An AsyncVectorEnv, whose environments are in other processes, see :class:`GymnasiumSource`."""
+
+    def __init__(self, env: Any, flatten: bool):
+        super().__init__(env, flatten)
+        # There a worker forgets that it was reset, and resets again at the next step (Gymnasium 1.4).
+        if not env.unwrapped.shared_memory and self._mode == gym.vector.AutoresetMode.NEXT_STEP:
+            raise ValueError(
+                "AsyncVectorEnv(shared_memory=False) cannot restart one episode in its autoreset mode NEXT_STEP: "
+                "use shared_memory=True or autoreset_mode=AutoresetMode.SAME_STEP"
+            )
+
+    def get_attr(self, name: str, ids: Sequence[int]) -> list[Any]:
+        self._require(name)
+        values = self.env.unwrapped.get_attr(name)
+        return [values[i] for i in ids]
+
+    def call(self, name: str, ids: Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        if sorted(ids) != list(range(self.env.num_envs)):
+            raise NotImplementedError(
+                f"AsyncVectorEnv calls a method of all environments, not {name!r} of {ids} alone: "
+                "use SyncVectorEnv, or SubprocVecEnv of SB3 without from_vector_env"
+            )
+        self._require(name)
+        answers = self.env.unwrapped.call(name, *args, **kwargs)
+        return [answers[i] for i in ids]
+
+    def is_wrapped(self, wrapper_class: type[gym.Wrapper], ids: Sequence[int]) -> list[bool]:
+        # Wrappers live in other processes, but print their names.
+        names = self.env.unwrapped.call("__str__")
+        return [f"<{wrapper_class.__name__}<" in names[i] for i in ids]
+
+
+def gymnasium_source(env: gym.vector.VectorEnv, flatten: bool) -> GymnasiumSource:
+    """
+    Take a vector environment of Gymnasium, which may have wrappers.
+
+    :param env: the environment
+    :param flatten: see :class:`ObservationForm`
+    :return: it, as its class wants to be used
+    :raises ValueError: see :class:`GymnasiumSource`
+    """
+    if isinstance(env.unwrapped, SyncVectorEnv):
+        return _SyncSource(env, flatten)
+    return (_AsyncSource if isinstance(env.unwrapped, AsyncVectorEnv) else GymnasiumSource)(env, flatten)
+
+
+class EnvPoolSource(Source):
     """
     An EnvPool, see :class:`Source`.
 
