@@ -10,8 +10,8 @@ All options are those of the Zoo, except ``--resume``, ``--actors``, ``--demonst
 
 - ``commands.py``: the commands; ``names.py``: names on the command line, and the command that comes next
 - ``registry.py``: the algorithms in RL Zoo; ``environments.py``: modules that register environments
-- ``runs.py``: RL Zoo's manager of a run, extended; ``hyperparameters.py``: numbers in its files; ``resume.py``: the model that
-  a stopped run continues from; ``tuning.py``: search spaces
+- ``runs.py``: RL Zoo's manager of a run, extended; ``hyperparameters.py``: numbers in its files; ``resume.py``: what a
+  stopped run continues from; ``tuning.py``: search spaces
 - ``upstream.py``: what is used of RL Zoo without being public
 - ``summary.py``: the result of a run, for ``make train``
 """

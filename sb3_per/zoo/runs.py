@@ -6,8 +6,6 @@ import shlex
 import shutil
 import traceback
 import warnings
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,13 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
 from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations, require_saved
-from sb3_per.persistence.buffer_files import SUFFIX
-from sb3_per.persistence.checkpoint_callback import BUFFER_SUFFIX, BufferCheckpointCallback, manifest_of
+from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback
 from sb3_per.utils.parents import overrides
 from sb3_per.zoo import tuning
 from sb3_per.zoo.hyperparameters import check_names, check_schedules, with_numbers
 from sb3_per.zoo.names import next_command
 from sb3_per.zoo.registry import PRIORITIZED
-from sb3_per.zoo.resume import newest_model, statistics_of
+from sb3_per.zoo.resume import buffer_of, continue_evaluations, load_buffer, newest_model, take_statistics
 from sb3_per.zoo.upstream import CALLS_CONSTRUCTOR, Manager, get_class_by_name
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -246,15 +243,7 @@ class RunManager(Manager):
         self.continue_training = True
         self.resumed_from = model.num_timesteps
         print(f"Resumes the run in {folder} at {steps}")
-        statistics = statistics_of(folder / f"rl_model_{self.resumed_from}_steps.zip")
-        run_statistics = Path(self.params_path, "vecnormalize.pkl")  # which the Zoo loads
-        if statistics.exists():
-            shutil.copy(statistics, run_statistics)
-            print(f"The statistics of VecNormalize are those of {statistics}")
-        elif self.normalize and run_statistics.exists():
-            print(f"The statistics of VecNormalize are those of {run_statistics}")
-        elif self.normalize:
-            print("The statistics of VecNormalize were not saved: they start anew")
+        take_statistics(folder, self.env_name, model.num_timesteps, self.normalize)
 
     def load_agent(self, arguments: dict[str, Any], env: VecEnv) -> Any:
         """
@@ -265,12 +254,8 @@ class RunManager(Manager):
         :return: the model
         """
         model = super().load_agent(arguments, env)
-        path = _buffer_of(Path(self.trained_agent).parent)
-        if self.is_ours and path.exists():
-            # The generation of the same step, or else the newest.
-            generation = manifest_of(path, model.num_timesteps) or path
-            model.load_replay_buffer(generation, truncate_last_traj=self.truncate_last_trajectory)
-            print(f"The replay buffer has {model.replay_buffer.size():,} rows of {generation}")
+        if self.is_ours:
+            load_buffer(model, Path(self.trained_agent).parent, self.truncate_last_trajectory)
         held = getattr(model, "replay_buffer", None)
         if self.resumed_from is not None and held is not None and held.size() == 0:
             hint = ": --save-replay-buffer saves it" if self.is_ours and not self.save_replay_buffer else ""
@@ -292,7 +277,7 @@ class RunManager(Manager):
             self.callbacks.append(checkpoints)  # last: an evaluation at the same step comes before the checkpoint
         if self.resumed_from is not None:
             for callback in self._evaluations():
-                _continue_evaluations(callback, self.resumed_from)
+                continue_evaluations(callback, self.resumed_from)
             # The monitor files of the run keep their episodes.
             self.monitor_kwargs = {**self.monitor_kwargs, "override_existing": False}
 
@@ -326,7 +311,7 @@ class RunManager(Manager):
         """
         if self.save_replay_buffer and self.is_ours:
             print("Saving replay buffer")
-            model.save_replay_buffer(_buffer_of(Path(self.save_path)))
+            model.save_replay_buffer(buffer_of(Path(self.save_path)))
             self.save_replay_buffer = False  # the Zoo would pickle it
         super().save_trained_model(model)
         evaluated = [callback.last_mean_reward for callback in self._evaluations() if np.isfinite(callback.last_mean_reward)]
@@ -413,35 +398,3 @@ class RunManager(Manager):
         if self.storage and self.study_name and self.parser.prog.endswith("tune"):
             command = next_command(self.parser.prog, "train", self.options)
             print(f"Saved in {self.storage}. Next, train with the best trial: {command} {shlex.join(self.options.words)}")
-
-
-def _buffer_of(run: Path) -> Path:
-    """
-    Find the saved buffer of a run.
-
-    :param run: folder of a run
-    :return: directory of its buffer: that of the checkpoints, if there is one
-    """
-    checkpoints = run / f"rl_model{BUFFER_SUFFIX}"
-    return checkpoints if checkpoints.exists() else run / f"replay_buffer{SUFFIX}"
-
-
-def _continue_evaluations(callback: EvalCallback, num_timesteps: int) -> None:
-    """Load the evaluations up to the checkpoint, which the callback would otherwise overwrite."""
-    path = Path(f"{callback.log_path}.npz")
-    if not path.exists():
-        return
-    try:
-        with np.load(path) as file:
-            saved = dict(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:  # SB3 writes it in place
-        print(f"The evaluations in {path} are damaged: they begin anew ({error})")
-        return
-    is_before = saved["timesteps"] <= num_timesteps
-    callback.evaluations_timesteps = saved["timesteps"][is_before].tolist()
-    callback.evaluations_results = saved["results"][is_before].tolist()
-    callback.evaluations_length = saved["ep_lengths"][is_before].tolist()
-    if "successes" in saved:
-        callback.evaluations_successes = saved["successes"][is_before].tolist()
-    # The best model stays the best, even if it came after the checkpoint.
-    callback.best_mean_reward = float(saved["results"].mean(axis=1).max(initial=-np.inf))
