@@ -31,8 +31,8 @@ from sb3_per.utils.parents import overrides
 from sb3_per.zoo.environments import register_environment
 from sb3_per.zoo.hyperparameters import check_schedules, with_numbers
 from sb3_per.zoo.names import uses_sbx
+from sb3_per.zoo.random_policy import evaluate_random
 from sb3_per.zoo.registry import register
-from sb3_per.zoo.summary import evaluate_random
 from sb3_per.zoo.upstream import Manager
 
 

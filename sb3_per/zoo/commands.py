@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sb3_per.utils.arguments import Parser, count, missing_packages_in_one_line, share
-from sb3_per.zoo.names import nearest, next_command, runs_of, split_env, uses_sbx
+from sb3_per.zoo.names import nearest, newest_run, next_command, runs_of, split_env, uses_sbx
 from sb3_per.zoo.registry import config_path, register
 
 #: Purpose of each command, by its name.
@@ -182,12 +182,10 @@ def _enjoy(parser: argparse.ArgumentParser, options: argparse.Namespace, words: 
 
 def _hint(error: str, options: argparse.Namespace) -> str:
     """Say what can be played if there is no such model."""
-    from sb3_per.zoo.summary import newest_run
-
     if "best_model" in error:
         return " Train with --eval-freq to get a best model"
     env = split_env(options.env)[1]
-    run = newest_run(Path(options.folder), options.algo, env)
+    run = newest_run(options.folder, options.algo, env)
     if (run / "best_model.zip").exists():
         return " The newest run has a best model: add --load-best"
     if any(run.glob("rl_model_*_steps.zip")):
@@ -202,10 +200,9 @@ def _record_video(parser: argparse.ArgumentParser, options: argparse.Namespace, 
     from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecVideoRecorder
 
     from sb3_per.zoo import upstream
-    from sb3_per.zoo.summary import newest_run
 
     env = split_env(options.env)[1].replace("/", "-")
-    run = newest_run(Path(options.folder), options.algo, env)
+    run = newest_run(options.folder, options.algo, env)
     if options.exp_id > 0:
         run = run.with_name(f"{env}_{options.exp_id}")
     folder = options.output_folder or run / "videos"

@@ -60,6 +60,22 @@ def runs_of(folder: str | Path, algo: str, env: str) -> Path:
     return runs
 
 
+def newest_run(folder: str | Path, algo: str, env: str) -> Path:
+    """
+    Find the newest run of an algorithm on an environment.
+
+    :param folder: folder of all runs, which ``train -f`` was given
+    :param algo: name of the algorithm, e.g. ``"per_sac"``
+    :param env: id of the environment
+    :return: folder of the run
+    :raises FileNotFoundError: if there is none
+    """
+    from rl_zoo3 import get_latest_run_id
+
+    runs, name = runs_of(folder, algo, env), env.replace("/", "-")
+    return runs / f"{name}_{get_latest_run_id(str(runs), name)}"
+
+
 def next_command(prog: str, command: str, options: argparse.Namespace, *more: str) -> str:
     """
     Write the command that comes next.

@@ -13,11 +13,11 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_per.utils.arguments import Parser, missing_packages_in_one_line
 from sb3_per.zoo.environments import register_environment
-from sb3_per.zoo.names import runs_of
+from sb3_per.zoo.names import newest_run
+from sb3_per.zoo.random_policy import evaluate_random
 from sb3_per.zoo.registry import register
 
 RANDOM_EPISODES = 20
@@ -27,44 +27,6 @@ RANDOM_SEED = 1_000_000  # episodes that no training run has seen
 _SOLVED = {"Pendulum-v1": -200.0}
 
 _BLUE, _GREY = "#2a5ff0", "#767676"
-
-
-def newest_run(folder: Path, algo: str, env: str) -> Path:
-    """
-    Find the newest run of an algorithm on an environment.
-
-    :param folder: folder that ``train -f`` was given
-    :param algo: name of the algorithm, e.g. ``"per_sac"``
-    :param env: id of the environment
-    :return: folder of the run
-    :raises FileNotFoundError: if there is none
-    """
-    from rl_zoo3 import get_latest_run_id
-
-    runs, name = runs_of(folder, algo, env), env.replace("/", "-")
-    return runs / f"{name}_{get_latest_run_id(str(runs), name)}"
-
-
-def evaluate_random(env: VecEnv, n_episodes: int, n_evaluations: int = 1) -> list[float]:
-    """
-    Evaluate a random policy, and close the environment.
-
-    :param env: one environment, which has a seed
-    :param n_episodes: number of episodes of an evaluation
-    :param n_evaluations: number of evaluations
-    :return: mean undiscounted return of each evaluation
-    """
-    means = []
-    for _ in range(n_evaluations):
-        returns: list[float] = []
-        env.reset()
-        while len(returns) < n_episodes:
-            _, _, _, infos = env.step(np.array([env.action_space.sample()]))
-            if "episode" in infos[0]:  # from Monitor
-                returns.append(infos[0]["episode"]["r"])
-        means.append(float(np.mean(returns)))
-    env.close()
-    return means
 
 
 def solved_return(env: str) -> float | None:

@@ -10,6 +10,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 pytest.importorskip("rl_zoo3")
 
 from sb3_per.zoo import summary
+from sb3_per.zoo.names import newest_run
 from tests.helpers.project import ROOT
 
 
@@ -61,7 +62,7 @@ def test_the_solved_return_comes_from_gymnasium_or_from_our_table():
 
 def test_the_newest_run_of_an_environment_with_a_slash_is_found(tmp_path):
     (tmp_path / "per_dqn" / "MinAtar-Breakout-v1_2").mkdir(parents=True)
-    assert summary.newest_run(tmp_path, "per_dqn", "MinAtar/Breakout-v1").name == "MinAtar-Breakout-v1_2"
+    assert newest_run(tmp_path, "per_dqn", "MinAtar/Breakout-v1").name == "MinAtar-Breakout-v1_2"
 
 
 def test_what_is_missing_is_an_error_that_says_what_to_do(run, tmp_path, capsys):
