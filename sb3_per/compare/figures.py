@@ -5,13 +5,10 @@ from typing import Any
 
 from matplotlib.axis import Axis
 
+from sb3_per.utils.colours import BLUE, CYAN, GREEN, GREY, MAGENTA, OLIVE, ORANGE, PURPLE, SALMON
+
 # In inches, as wide as a page of the documentation shows figures.
 WIDTH = 7.0
-INK = "#767676"
-
-# They differ for every colour blindness, on white and on black pages: study/tests/test_figures.py.
-BLUE, ORANGE, MAGENTA, CYAN, GREEN = "#2a5ff0", "#c68324", "#ae3077", "#04a0c0", "#077a3b"
-PURPLE, SALMON, OLIVE, GREY = "#8a4fc4", "#e97c69", "#526f06", "#9b969e"
 
 #: Name of the style, for ``matplotlib.style.use``.
 STYLE = "sb3_per.compare.figures"

@@ -9,9 +9,10 @@ import numpy as np
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from sb3_per.compare.figures import INK, STYLE, WIDTH, looks, thousands
+from sb3_per.compare.figures import STYLE, WIDTH, looks, thousands
 from sb3_per.compare.statistics import holm, mean_interval, paired_p
 from sb3_per.compare.task import RANDOM, Arm, first_reference, pairs_of, timed_pairs_of
+from sb3_per.utils.colours import INK
 
 #: Tested endpoints, both at the task's learning rate.
 LAST_FIFTH, WHOLE_RUN = "Last fifth of the run, at the task's learning rate", "Whole run, at the task's learning rate"

@@ -15,6 +15,7 @@ import numpy as np
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_per.utils.arguments import Parser, missing_packages_in_one_line
+from sb3_per.utils.colours import BLUE, INK
 from sb3_per.zoo.environments import register_environment
 from sb3_per.zoo.names import newest_run
 from sb3_per.zoo.random_policy import evaluate_random
@@ -25,8 +26,6 @@ RANDOM_SEED = 1_000_000  # episodes that no training run has seen
 
 # Environments for which Gymnasium names no threshold. Trained agents reach about -150 on Pendulum-v1.
 _SOLVED = {"Pendulum-v1": -200.0}
-
-_BLUE, _GREY = "#2a5ff0", "#767676"
 
 
 def solved_return(env: str) -> float | None:
@@ -54,12 +53,12 @@ def draw(steps: np.ndarray, returns: np.ndarray, random: float, solved: float | 
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    axes.plot(steps, returns.mean(axis=1), color=_BLUE, marker="o", label="this run")
+    axes.plot(steps, returns.mean(axis=1), color=BLUE, marker="o", label="this run")
     low, high = returns.min(axis=1), returns.max(axis=1)
-    axes.fill_between(steps, low, high, color=_BLUE, alpha=0.15, linewidth=0, label="worst to best episode")
+    axes.fill_between(steps, low, high, color=BLUE, alpha=0.15, linewidth=0, label="worst to best episode")
     if solved is not None:
-        axes.axhline(solved, color=_GREY, linestyle="--", label="solved")
-    axes.axhline(random, color=_GREY, linestyle=":", label="random policy")
+        axes.axhline(solved, color=INK, linestyle="--", label="solved")
+    axes.axhline(random, color=INK, linestyle=":", label="random policy")
     axes.set(title=title, xlabel="environment steps", ylabel="return")
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from sb3_per.compare.figures import CYAN, GREEN, INK, LOOKS, OLIVE, ORANGE, PURPLE, STYLE, WIDTH, looks, thousands
+from sb3_per.compare.figures import LOOKS, STYLE, WIDTH, looks, thousands
+from sb3_per.utils.colours import CYAN, GREEN, INK, OLIVE, ORANGE, PURPLE
 
 from .campaign import Campaign
 from .tables import Estimates, Scores, with_interval

@@ -17,9 +17,9 @@ from matplotlib import style
 from matplotlib.lines import Line2D
 
 from sb3_per.compare.campaign import read
-from sb3_per.compare.figures import CYAN, GREEN, PURPLE
 from sb3_per.compare.report import p_text
 from sb3_per.compare.statistics import holm, paired_p
+from sb3_per.utils.colours import CYAN, GREEN, PURPLE
 
 from . import report
 from .campaign import Campaign, Contrast, done, evaluations_of, reporting_jobs

@@ -7,7 +7,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from sb3_per.compare.figures import MAGENTA, ORANGE
+from sb3_per.utils.colours import MAGENTA, ORANGE
 from study import campaign, figures, learning
 
 BACKGROUNDS = ("#ffffff", "#131416")
