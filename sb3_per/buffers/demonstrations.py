@@ -221,7 +221,8 @@ class Demonstrations:
         :param series_progress: see :meth:`PrioritizedReplayBuffer.sample`
         :param env: associated VecNormalize
         :return: the batch; transition ids; N P, the probability P of each times the number N of candidates, counted over both
-            parts; and which rows are demonstrations, bool of shape (batch_size,), ``None`` where none are ever drawn
+            parts (with ``recency`` those of the subset); and which rows are demonstrations, bool of shape (batch_size,),
+            ``None`` where none are ever drawn
         :raises ValueError: if nothing can be drawn, or there are no demonstrations where a share of them is wanted
         """
         n = self._n_experience_in(experience, batch_size)

@@ -29,7 +29,7 @@ from sb3_per.buffers.reminder import MANY_DRAWS, UpdateReminder
 from sb3_per.buffers.rows import RowTracker
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import make_settings
-from sb3_per.buffers.slots import StoredSteps, map_arrays, read_slots, read_steps
+from sb3_per.buffers.slots import ReadSteps, map_arrays, read_slots, read_steps
 from sb3_per.buffers.state import BufferState, restore_state, state_to_save
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.sampler import DrawSettings, Sampler
@@ -450,8 +450,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self.beta_schedule.count_draw()
         if self.draw_record is not None:
             is_experience = slice(None) if batch.is_demonstration is None else ~batch.is_demonstration
-            next_steps = np.full(self.n_envs, self.numbering.next_step)
-            self.draw_record.add(batch.indices[is_experience], weights[is_experience], next_steps)
+            self.draw_record.add(batch.indices[is_experience], weights[is_experience], self.numbering.next_id)
         if self.scheme.alpha > 0.0 and not self.scheme.draws_uniformly:
             reminder = self.update_reminder
             reminder.n_draws += 1
@@ -474,8 +473,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :param batch_size: number of slots
         :param series_progress: see :meth:`sample`
-        :return: slots, int64, and their N P, the probability P of each times the number N of candidates (how many times as
-            likely it is as in a uniform draw), float64, both of shape (batch_size,)
+        :return: slots, int64, and their N P, the probability P of each times the number N of candidates, with ``recency``
+            those of the subset (how many times as likely it is as in a uniform draw of them); float64, both of shape
+            (batch_size,)
         :raises ValueError: if no transition can be drawn
         """
         # Where all rows can be drawn, the numbering knows the candidates, and a call is saved.
@@ -530,7 +530,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             slots = rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=len(rows))
         return self.batch_of(read_steps(self, slots, self.settings.n_steps), env)
 
-    def batch_of(self, steps: StoredSteps, env: VecNormalize | None = None) -> ReplayBufferSamples:
+    def batch_of(self, steps: ReadSteps, env: VecNormalize | None = None) -> ReplayBufferSamples:
         """
         Normalize what was read, add up n-step returns, and make tensors.
 
@@ -837,7 +837,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def masses(self) -> np.ndarray:
         """
         Unnormalized sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
-        A copy, float64 of shape (buffer_size, n_envs).
+        With ``age_decay`` they may have a common factor. A copy, float64 of shape (buffer_size, n_envs).
         """
         with self.lock:
             self.insert_new_rows()

@@ -82,6 +82,8 @@ class RowTracker(Generic[BufferT]):
         next_step, max_priority = buffer.numbering.next_step, buffer.priority_sampler.max_priority
         buffer.make_parts()
         vars(buffer).update(kept)
+        if buffer.draw_record is not None:
+            buffer.draw_record = buffer.draw_record.emptied(buffer.numbering.capacity)
         buffer.numbering.next_step = next_step
         buffer.priority_sampler.max_priority = max_priority
 

@@ -233,7 +233,9 @@ _HINTS = {
         (*HER_ARGUMENTS, "n_sampled_goal", "goal_selection_strategy", "copy_info_dict"),
         ", it is one of PrioritizedHerReplayBuffer: replay_buffer_class=PrioritizedHerReplayBuffer",
     ),
-    **dict.fromkeys(SEQUENCE_ARGUMENTS, ", it is one of PrioritizedSequenceReplayBuffer, which PERRecurrentDQN has"),
+    **dict.fromkeys(
+        SEQUENCE_ARGUMENTS, ", it is one of PrioritizedSequenceReplayBuffer, which PERRecurrentDQN and PERRecurrentSAC have"
+    ),
 }
 
 

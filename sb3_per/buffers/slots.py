@@ -88,7 +88,7 @@ def join_tensors(first: Any, second: Any) -> Any:
     return map_arrays(lambda *parts: th.cat(parts), first, second)
 
 
-class StoredSteps(NamedTuple):
+class ReadSteps(NamedTuple):
     """What the arrays hold of the transitions of a batch, before anything is normalized. n is the number of steps."""
 
     #: array of shape (batch_size, ...), or a dictionary of them
@@ -107,7 +107,7 @@ class StoredSteps(NamedTuple):
     lengths: np.ndarray | None
 
 
-def read_steps(buffer: ReplayBuffer, slots: np.ndarray, n_steps: int) -> StoredSteps:
+def read_steps(buffer: ReplayBuffer, slots: np.ndarray, n_steps: int) -> ReadSteps:
     """
     Read transitions, each with the next steps of its n-step return.
 
@@ -129,7 +129,7 @@ def read_steps(buffer: ReplayBuffer, slots: np.ndarray, n_steps: int) -> StoredS
         next_observations = read_slots(buffer.observations, next_slots)
     else:
         next_observations = read_slots(buffer.next_observations, last_slots)
-    return StoredSteps(
+    return ReadSteps(
         read_slots(buffer.observations, slots),
         read_slots(buffer.actions, slots),
         next_observations,

@@ -5,6 +5,7 @@ Every ``period``-th step of an episode is an **anchor**, the first step of a win
 numbered as in :class:`~sb3_per.sampling.transition_ids.TransitionIds`: step ``s`` is in row ``s % n_rows``.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -95,7 +96,7 @@ class Windows:
         self.burn_in = burn_in
         self.state_shapes = tuple(state_shapes)
         #: number of each step within its episode, int32 of shape (n_rows, n_envs)
-        self.episode_steps = np.zeros((n_rows, n_envs), np.int32)
+        self.steps_in_episode = np.zeros((n_rows, n_envs), np.int32)
         #: anchors of windows that can be drawn, bool of shape (n_rows, n_envs)
         self.is_drawable = np.zeros((n_rows, n_envs), np.bool_)
         #: oldest step that may be an anchor
@@ -153,7 +154,7 @@ class Windows:
         row_before = (row - 1) % self.n_rows
         if starts is None:
             starts = self._no_starts
-        numbers = self.episode_steps[row_before].copy()
+        numbers = self.steps_in_episode[row_before].copy()
         any_cut, any_unrolled = number_next(
             numbers,
             buffer.dones[row_before],
@@ -167,7 +168,7 @@ class Windows:
             arrays = self._as_arrays(states)  # first, because a device may fail
         if any_cut and self.n_rows > 1:
             buffer.end_episodes(np.flatnonzero(starts))
-        self.episode_steps[row] = numbers
+        self.steps_in_episode[row] = numbers
         if any_unrolled:
             envs = np.flatnonzero(self._are_unrolled_from(numbers))
             for kept, state in zip(self.states, arrays, strict=False):
@@ -204,13 +205,13 @@ class Windows:
 
         newest_row = (end - 1) % self.n_rows
         is_over = (buffer.dones[newest_row] != 0) | (buffer.timeouts[newest_row] != 0)
-        start_of_newest = end - 1 - self.episode_steps[newest_row]
+        start_of_newest = end - 1 - self.steps_in_episode[newest_row]
         first = np.maximum(self.undecided, oldest)
         decided = np.where(is_over, end, np.maximum(start_of_newest, end - self.n_recorded + 1))
         decided = np.maximum(decided, first)
         steps = np.arange(first.min(), decided.max())
         rows = steps % self.n_rows
-        is_new = (first <= steps[:, None]) & (steps[:, None] < decided) & (self.episode_steps[rows] % self.period == 0)
+        is_new = (first <= steps[:, None]) & (steps[:, None] < decided) & (self.steps_in_episode[rows] % self.period == 0)
         found, envs = np.nonzero(is_new)
         return Changes(rows[found] * self.n_envs + envs, gone, decided, oldest)
 
@@ -245,11 +246,21 @@ class Windows:
         """
         end = buffer.numbering.next_step
         if end > first:
-            number_by_dones(self.episode_steps, buffer.dones, buffer.timeouts, first, end)
+            number_by_dones(self.steps_in_episode, buffer.dones, buffer.timeouts, first, end)
             for array in self.states:
                 array.fill(0.0)
         self.oldest_anchor = first
         self.find_anew()
+
+    def takes_states_of(self, other: "Windows") -> bool:
+        """
+        Tell whether the states that another buffer has stored are those from which windows are unrolled here.
+
+        :param other: of another buffer
+        :return: whether they are
+        """
+        fits = (self.period, self.burn_in) == (other.period, other.burn_in)
+        return fits and [array.shape for array in self.states] == [array.shape for array in other.states]
 
     def continue_from(self, other: "Windows", keeps_masses: bool) -> None:
         """
@@ -258,10 +269,9 @@ class Windows:
         :param other: not to be used any more
         :param keeps_masses: whether these are windows of the same steps; otherwise all are found anew
         """
-        self.episode_steps = other.episode_steps
+        self.steps_in_episode = other.steps_in_episode
         self.oldest_anchor = other.oldest_anchor
-        fits = (self.period, self.burn_in) == (other.period, other.burn_in)
-        if fits and [array.shape for array in self.states] == [array.shape for array in other.states]:
+        if self.takes_states_of(other):
             self.states = other.states
         self.find_anew()
         if keeps_masses:
@@ -280,7 +290,7 @@ class Windows:
         """
         steps = return_windows(slots, buffer.dones, buffer.timeouts, buffer.pos, self.n_recorded)
         is_step = np.arange(self.n_recorded) < steps.lengths[:, None]
-        numbers = self.episode_steps.take(slots)
+        numbers = self.steps_in_episode.take(slots)
         prefix_lengths = np.minimum(numbers, self.burn_in).astype(np.int64)
         capacity = self.n_rows * self.n_envs
         first_slots = (slots - prefix_lengths * self.n_envs) % capacity
@@ -336,7 +346,7 @@ class Windows:
         }
         rows, envs = self._unrolled_rows(buffer)
         arrays = {f"recurrent_states_{i}": kept[rows // self.period, envs] for i, kept in enumerate(self.states)}
-        return BufferState(numbers, {"windows_steps": self.episode_steps}, arrays)
+        return BufferState(numbers, {"windows_steps": self.steps_in_episode}, arrays)
 
     def load(self, buffer: "PrioritizedSequenceReplayBuffer", state: BufferState, keeps_masses: bool, is_whole: bool) -> None:
         """
@@ -353,7 +363,7 @@ class Windows:
         held = numbers[np.arange(first, end) % self.n_rows]
         if (held < 0).any() or ((held[1:] != 0) & (held[1:] != held[:-1] + 1)).any():
             raise ValueError("steps of an episode do not follow one another")
-        self.episode_steps[:] = numbers
+        self.steps_in_episode[:] = numbers
         oldest_age, undecided_ages = state.numbers["oldest_anchor_age"], state.numbers["undecided_ages"]
         if oldest_age < 0 or len(undecided_ages) != self.n_envs or min(undecided_ages) < 0:
             raise ValueError(f"windows are known from {oldest_age} steps ago to {undecided_ages} steps ago")
@@ -363,7 +373,7 @@ class Windows:
             self.undecided = end - np.array(undecided_ages, np.int64)
             steps = np.arange(self.oldest_anchor, end)
             rows = steps % self.n_rows
-            self.is_drawable[rows] = (steps[:, None] < self.undecided) & (self.episode_steps[rows] % self.period == 0)
+            self.is_drawable[rows] = (steps[:, None] < self.undecided) & (self.steps_in_episode[rows] % self.period == 0)
         if len(self.states) == state.numbers["n_recurrent_states"]:
             rows, envs = self._unrolled_rows(buffer)
             for i, kept in enumerate(self.states):
@@ -372,11 +382,13 @@ class Windows:
                     raise ValueError(f"{len(states)} recurrent states do not fit {len(rows)} windows")
                 # A later step may take the place of an earlier one.
                 kept[rows // self.period, envs] = states[len(states) - len(rows) :]
+        elif self.states and buffer.size():
+            _warn_of_missing_states()
 
     def _unrolled_rows(self, buffer: "PrioritizedSequenceReplayBuffer") -> tuple[np.ndarray, np.ndarray]:
         """List the rows and environments of steps from which windows are unrolled, from old to new."""
         held = np.arange(buffer.pos - buffer.size(), buffer.pos) % self.n_rows
-        steps, envs = np.nonzero(self._are_unrolled_from(self.episode_steps[held]))
+        steps, envs = np.nonzero(self._are_unrolled_from(self.steps_in_episode[held]))
         return held[steps], envs
 
 
@@ -410,26 +422,35 @@ class WindowTracker(RowTracker["PrioritizedSequenceReplayBuffer"]):
         """See :meth:`RowTracker.continue_from`. The ends of episodes say what belongs together of transitions."""
         super().continue_from(buffer, other, keeps_masses)
         if hasattr(other, "windows"):
+            if buffer.size() and buffer.windows.states and not buffer.windows.takes_states_of(other.windows):
+                _warn_of_missing_states()
             buffer.windows.continue_from(other.windows, keeps_masses)
         else:
             buffer.windows.start_over(buffer, buffer.numbering.next_step - buffer.size())
 
 
-def number_by_dones(episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int) -> None:
+def _warn_of_missing_states() -> None:
+    warnings.warn(
+        "The recurrent states of the stored steps were saved for other windows (burn_in, sequence_length, sequence_period or "
+        "store_state): those that begin within an episode begin with zeros. New steps are stored with their states"
+    )
+
+
+def number_by_dones(steps_in_episode: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int) -> None:
     """
     Number a range of steps within their episodes. An episode starts with the range, and after each end.
 
-    :param episode_steps: numbers of the steps, int32 of shape (n_rows, n_envs); the rows of the range are written
+    :param steps_in_episode: numbers of the steps, int32 of shape (n_rows, n_envs); the rows of the range are written
     :param dones: ends of episodes, shape (n_rows, n_envs)
     :param timeouts: which of these ends are truncations, shape (n_rows, n_envs)
     :param first: first step of the range
     :param end: step after the last of the range
     """
     steps = np.arange(first, end)
-    rows = steps % len(episode_steps)
+    rows = steps % len(steps_in_episode)
     starts = np.full((len(rows), dones.shape[1]), first)
     starts[1:] = np.where((dones[rows[:-1]] != 0) | (timeouts[rows[:-1]] != 0), steps[1:, None], first)
-    episode_steps[rows] = steps[:, None] - np.maximum.accumulate(starts, axis=0)
+    steps_in_episode[rows] = steps[:, None] - np.maximum.accumulate(starts, axis=0)
 
 
 @kernel

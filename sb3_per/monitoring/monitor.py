@@ -24,8 +24,8 @@ class DrawRecord:
     """
 
     def __init__(self, capacity: int, n_batches: int | None = 100):
-        #: ids and weights of the newest batches, and how many steps each environment had added
-        self.batches: deque[tuple[np.ndarray, np.ndarray, np.ndarray]] = deque(maxlen=n_batches)
+        #: ids and weights of the newest batches, and the id that the next transition had then
+        self.batches: deque[tuple[np.ndarray, np.ndarray, int]] = deque(maxlen=n_batches)
         self._counts = np.zeros(capacity, dtype=np.int32)
         # Id of the transition that each count belongs to: a new transition in the slot starts at 0.
         self._counted_ids = np.full(capacity, -1)
@@ -39,16 +39,16 @@ class DrawRecord:
         """
         return DrawRecord(capacity, self.batches.maxlen)
 
-    def add(self, ids: np.ndarray, weights: ArrayLike, added: np.ndarray) -> None:
+    def add(self, ids: np.ndarray, weights: ArrayLike, next_id: int) -> None:
         """
         Count a batch.
 
         :param ids: ids of the drawn transitions, int64 array of shape (batch_size,)
         :param weights: importance-sampling weights, shape (batch_size, 1); copied
-        :param added: number of steps that each environment has added, shape (n_envs,); not copied
+        :param next_id: id of the next transition
         """
         _count(ids, self._counts, self._counted_ids)
-        self.batches.append((ids.copy(), np.asarray(weights).copy(), added))
+        self.batches.append((ids.copy(), np.asarray(weights).copy(), next_id))
 
     def counts(self, ids: np.ndarray) -> np.ndarray:
         """
@@ -81,8 +81,7 @@ class PriorityMonitor(BaseCallback):
 
     - ``per/priorities``: masses of all transitions that can be drawn;
     - ``per/weights``: importance-sampling weights of the newest draws;
-    - ``per/age``: age of the newest draws, in transitions added since. With actors: steps of the same environment since, times
-      the number of environments.
+    - ``per/age``: age of the newest draws, in transitions that were stored since.
 
     Scalars:
 
@@ -171,8 +170,7 @@ def statistics(
     record = buffer.draw_record
     if record is not None and record.batches:
         histograms["weights"] = np.concatenate([weights for _, weights, _ in record.batches]).ravel()
-        n_envs = buffer.n_envs
-        histograms["age"] = np.concatenate([added[ids % n_envs] * n_envs - 1 - ids for ids, _, added in record.batches])
+        histograms["age"] = np.concatenate([next_id - 1 - ids for ids, _, next_id in record.batches])
         if slots.size:
             scalars["never_drawn"] = float(np.mean(record.counts(buffer.numbering.in_slots(slots)) == 0))
     return histograms, scalars

@@ -6,7 +6,7 @@ import numpy as np
 
 from sb3_per.buffers.frames import FrameArray
 from sb3_per.persistence.generations import Blocks
-from sb3_per.persistence.ring import Steps, require_same_form
+from sb3_per.persistence.ring import RingSteps, require_same_form
 
 
 class ArrayRows:
@@ -24,11 +24,11 @@ class ArrayRows:
         #: whether NumPy can view its rows
         self.is_plain = isinstance(array, np.ndarray)
 
-    def row_bytes(self, steps: Steps) -> int:
+    def row_bytes(self, steps: RingSteps) -> int:
         """Return the bytes of a row."""
         return int(np.prod(self.holder.shape[1:])) * self.holder.dtype.itemsize
 
-    def pack(self, steps: Steps, first: int, end: int) -> Blocks:
+    def pack(self, steps: RingSteps, first: int, end: int) -> Blocks:
         """Collect the rows of steps; views if possible."""
         if self.is_plain:
             return {self.name: steps.blocks(self.holder, first, end)}
@@ -36,7 +36,7 @@ class ArrayRows:
         columns = [np.asarray(self.holder[rows, np.full_like(rows, env)]) for env in range(self.holder.shape[1])]
         return {self.name: [np.stack(columns, 1)]}
 
-    def unpack(self, steps: Steps, first: int, end: int, n_left_out: int, packed: dict[str, np.ndarray]) -> None:
+    def unpack(self, steps: RingSteps, first: int, end: int, n_left_out: int, packed: dict[str, np.ndarray]) -> None:
         """Write the rows of steps, but for the oldest ``n_left_out``. ``packed`` has all of them."""
         values = packed[self.name]
         if len(values) != end - first:
@@ -51,7 +51,7 @@ class ArrayRows:
             self.holder[row] = value
 
 
-class StoreRows:
+class FrameRows:
     """
     Rows that a store packs in its own way, e.g. observations and next observations as frames.
 
@@ -64,23 +64,23 @@ class StoreRows:
         #: what holds the rows: the store
         self.holder = store
 
-    def row_bytes(self, steps: Steps) -> int:
+    def row_bytes(self, steps: RingSteps) -> int:
         """Return the bytes of a row, about."""
         return int(self.holder.nbytes) // max(steps.end - steps.first, 1)
 
-    def pack(self, steps: Steps, first: int, end: int) -> Blocks:
+    def pack(self, steps: RingSteps, first: int, end: int) -> Blocks:
         """Collect the rows of steps."""
         packed = self.holder.pack(steps.rows(first, end))
         return {f"{self.name}:{part}": [content] for part, content in packed.items()}
 
-    def unpack(self, steps: Steps, first: int, end: int, n_left_out: int, packed: dict[str, np.ndarray]) -> None:
+    def unpack(self, steps: RingSteps, first: int, end: int, n_left_out: int, packed: dict[str, np.ndarray]) -> None:
         """Write the rows of steps, but for the oldest ``n_left_out``. ``packed`` has all of them."""
         own = f"{self.name}:"
         parts = {key.removeprefix(own): part for key, part in packed.items() if key.startswith(own)}
         self.holder.unpack(steps.rows(first + n_left_out, end), parts)
 
 
-def rows_of(name: str, array: Any) -> ArrayRows | StoreRows:
+def rows_of(name: str, array: Any) -> ArrayRows | FrameRows:
     """
     Say how the rows of an array are read and written.
 
@@ -89,5 +89,5 @@ def rows_of(name: str, array: Any) -> ArrayRows | StoreRows:
     :return: its rows
     """
     if isinstance(array, FrameArray):
-        return StoreRows(name.removeprefix("next_"), array.store)
+        return FrameRows(name.removeprefix("next_"), array.store)
     return ArrayRows(name, array)

@@ -11,7 +11,7 @@ from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.persistence.array_rows import ArrayRows
 from sb3_per.persistence.streams import stream_of
 from sb3_per.sampling.sampler import Sampler
-from sb3_per.sampling.schemes import SCHEMES
+from sb3_per.sampling.schemes import SCHEMES, PriorityScheme
 
 # Names of the spaces in files: all that SB3's buffers take.
 _SPACES: dict[str, type[spaces.Space]] = {
@@ -77,6 +77,8 @@ def _describe_scheme(sampler: Sampler) -> dict[str, Any]:
     scheme = sampler.scheme
     settings = {}
     for name, value in scheme.settings.items():
+        if isinstance(value, PriorityScheme):
+            raise ValueError(f"a directory cannot hold {scheme}: save to a name that does not end in .buffer")
         plain = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
         try:
             json.dumps(plain)

@@ -7,7 +7,7 @@ import numpy as np
 
 
 @dataclasses.dataclass
-class Steps:
+class RingSteps:
     """
     Steps of a ring. Step ``s`` is in row ``(s - shift) % n_rows``.
 

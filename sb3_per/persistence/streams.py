@@ -10,9 +10,9 @@ import numpy as np
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.arrays import WRITTEN_ONCE
-from sb3_per.persistence.array_rows import ArrayRows, StoreRows, rows_of
+from sb3_per.persistence.array_rows import ArrayRows, FrameRows, rows_of
 from sb3_per.persistence.generations import Blocks, DataFile
-from sb3_per.persistence.ring import Steps
+from sb3_per.persistence.ring import RingSteps
 
 # Prefix of the streams and of the state of demonstrations.
 DEMONSTRATIONS = "demonstrations/"
@@ -33,8 +33,8 @@ class Stream:
     :param steps: which steps they hold
     """
 
-    rows: list[ArrayRows | StoreRows]
-    steps: Steps
+    rows: list[ArrayRows | FrameRows]
+    steps: RingSteps
 
     @property
     def row_bytes(self) -> int:
@@ -79,10 +79,10 @@ def stream_of(buffer: PrioritizedReplayBuffer) -> Stream:
     return Stream(list(rows.values()), steps_of(buffer))
 
 
-def steps_of(buffer: PrioritizedReplayBuffer) -> Steps:
+def steps_of(buffer: PrioritizedReplayBuffer) -> RingSteps:
     """Say which steps a buffer holds."""
     end = buffer.numbering.next_step
-    return Steps(buffer.buffer_size, end - buffer.size(), end)
+    return RingSteps(buffer.buffer_size, end - buffer.size(), end)
 
 
 def _by_key(name: str, array: Any) -> dict[str, Any]:

@@ -326,7 +326,7 @@ class RankBased(PriorityScheme):
         return RankTree(capacity, self.alpha)
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
-        """``p = |td| + 1e-6``, which is never 0. Errors that differ by less than 1e-22 rank alike."""
+        """``p = |td| + 1e-6``, which is never 0. Errors whose difference the sum rounds away rank alike."""
         return abs_td_errors + DEFAULT_EPSILON
 
     def mass(self, priority: np.ndarray | float) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Copies of sequence buffers, changes of size and settings, and conversion between transitions and windows."""
 
+import contextlib
 import copy
 import pickle
 from typing import Any
@@ -101,14 +102,16 @@ def test_priorities_stay_unless_the_scheme_or_the_windows_change(changed):
     reference.play(95)
     buffer.update_priorities(buffer.sample(9).indices, np.full((4, 9), 3.0))
     before, ids = buffer.masses, buffer.transition_ids
-    after = PrioritizedSequenceReplayBuffer.from_replay_buffer(buffer, **changed)
+    moves_states = "burn_in" in changed
+    with pytest.warns(UserWarning, match="states of the stored steps") if moves_states else contextlib.nullcontext():
+        after = PrioritizedSequenceReplayBuffer.from_replay_buffer(buffer, **changed)
     for name, value in changed.items():
         assert value in (getattr(after, name, None), getattr(after.settings, name, None))
     np.testing.assert_array_equal(after.transition_ids, ids)
     keeps = set(changed) <= {"beta_end", "eta"}
     assert (after.masses == before).all() == keeps
     reference.buffers = (after,)
-    if "burn_in" not in changed:
+    if not moves_states:
         reference.check(after, is_whole=keeps)
     reference.play(60)
     reference.check(after)
@@ -137,3 +140,14 @@ def test_windows_follow_the_storage_that_another_form_makes():
     expected = plain.sample(20)
     np.random.seed(0)
     assert_same_batches(framed.sample(20), expected)
+
+
+def test_a_load_says_that_states_are_missing(tmp_path):
+    """Of steps that a buffer without states has stored, windows begin with zeros."""
+    stored = make_sequences(40, 2, store_state=False)
+    Reference(stored).play(30)
+    save_buffer(stored, tmp_path / "x.buffer")
+    with pytest.warns(UserWarning, match="states of the stored steps"):
+        loaded = load_buffer(make_sequences(40, 2), tmp_path / "x.buffer")
+    assert not any(state.any() for state in loaded.sample(30).states)
+    load_buffer(make_sequences(40, 2, store_state=False), tmp_path / "x.buffer")  # nothing is missing

@@ -177,7 +177,7 @@ def test_an_episode_start_truncates_the_episode_before():
     for done, starts in (([0, 1, 0], None), ([0, 0, 0], None), ([0, 0, 1], [0, 1, 1]), ([0, 0, 0], [0, 0, 0])):
         told = None if starts is None else np.array(starts)
         buffer.add(zeros, zeros, np.zeros((3, 1)), np.zeros(3), np.array(done), [{}] * 3, episode_starts=told)
-    np.testing.assert_array_equal(buffer.windows.episode_steps[:4], [[0, 0, 0], [1, 0, 1], [2, 0, 0], [3, 1, 0]])
+    np.testing.assert_array_equal(buffer.windows.steps_in_episode[:4], [[0, 0, 0], [1, 0, 1], [2, 0, 0], [3, 1, 0]])
     np.testing.assert_array_equal(buffer.dones[:4], [[0, 1, 0], [0, 1, 1], [0, 0, 1], [0, 0, 0]])
     np.testing.assert_array_equal(buffer.timeouts[:4], [[0, 0, 0], [0, 1, 1], [0, 0, 0], [0, 0, 0]])
 

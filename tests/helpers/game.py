@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sb3_per import LAP, Proportional
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.sampling.shuffled import Shuffled
 from tests.helpers.drawable import Record, assert_batch_as_recorded
 from tests.helpers.own_store import OwnStoreBuffer
@@ -75,12 +76,13 @@ class Game:
     A buffer, its record, and random operations.
 
     :param kind: key of :data:`KINDS`
-    :param folder: where buffers of some kinds keep their transitions
+    :param folder: where buffers of some kinds keep their transitions, and where they are saved
     :param seed: of all random choices
     """
 
     def __init__(self, kind: str, folder: Path, seed: int = 0):
         base, n_rows, n_envs, settings = KINDS[kind]
+        self.folder = folder
         if "folder" in kind:
             settings = {**settings, "storage_folder": str(folder / "rows")}
         self.buffer = make(base, n_rows, n_envs, **settings)
@@ -93,8 +95,12 @@ class Game:
             "update_priorities": self.update_priorities,
             "end_episodes": self.end_episodes,
             "reset": self.reset,
-            "save": self.save,
+            "copy": self.copy,
         }
+        if "own store" not in kind and "shuffled" not in kind:
+            self.moves["save_and_load"] = self.save_and_load
+        if "own store" not in kind:
+            self.moves["convert"] = self.convert
         if not self.record.has_windows:
             self.moves["extend"] = self.extend
             self.moves["sample_observations"] = self.sample_observations
@@ -242,8 +248,32 @@ class Game:
         errors = self.rng.exponential(size=len(ids) if length is None else (length, len(ids))) + 0.1
         return Move(lambda: self.buffer.update_priorities(ids, errors), [self.record])
 
-    def save(self) -> Move:
-        return Move(lambda: pickle.dumps(self.buffer), [self.record])
+    # ---- another buffer in its place
+
+    def copy(self) -> Move:
+        return self._replace(lambda buffer: pickle.loads(pickle.dumps(buffer)))
+
+    def save_and_load(self) -> Move:
+        def again(buffer: Any) -> Any:
+            save_buffer(buffer, self.folder / "saved.buffer")
+            return load_buffer(buffer, self.folder / "saved.buffer")
+
+        return self._replace(again)
+
+    def convert(self) -> Move:
+        return self._replace(lambda buffer: type(buffer).from_replay_buffer(buffer))
+
+    def _replace(self, again: Callable[[Any], Any]) -> Move:
+        """Go on with a buffer that holds the same, with the same ids and masses."""
+
+        def call() -> None:
+            made = again(self.buffer)
+            if self.record.has_episodes:
+                made.env = self.buffer.env  # a pickle does not hold it
+            np.testing.assert_array_equal(made.transition_ids, self.buffer.transition_ids)
+            self.buffer = made
+
+        return Move(call, [self.record])
 
 
 def _stacked(parts: Any) -> Any:

@@ -187,7 +187,7 @@ def test_the_plot_shows_medians_by_age(tmp_path):
     buffer.update_priorities(ids, 130.0 - ids)
     assert len(plot_buffer(buffer).axes) == 1
     buffer.draw_record = DrawRecord(100)
-    buffer.draw_record.add(np.repeat(ids, (129 - ids) // 10), th.ones(1, 1), np.array([130]))
+    buffer.draw_record.add(np.repeat(ids, (129 - ids) // 10), th.ones(1, 1), 130)
     figure = plot_buffer(buffer, n_bins=20)
     assert len(figure.axes) == 2
     for axis, of_age in zip(figure.axes, (lambda age: age + 1.0, lambda age: age // 10), strict=False):
@@ -209,6 +209,22 @@ def test_the_part_of_a_large_buffer_covers_all_environments():
     assert len(counts) == n_envs
     assert max(counts.values()) - min(counts.values()) <= 1
     assert 0.4 * max_transitions < sum(counts.values()) <= max_transitions
+
+
+def test_a_record_begins_anew_with_arrays_of_another_size():
+    """Else the slots of new transitions would stand for those of other ones."""
+    buffer = make_buffer(n_rows=4)
+    fill([buffer], 4)
+    buffer.draw_record = DrawRecord(4, n_batches=10)
+    buffer.sample(4)
+    larger = make_buffer(n_rows=16)
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts", "buffer_size", "pos", "full"):
+        setattr(buffer, name, getattr(larger, name))
+    fill([buffer], 16)
+    drawn = Counter(np.concatenate([buffer.sample(16).indices for _ in range(5)]).tolist())
+    ids = buffer.transition_ids.ravel()
+    np.testing.assert_array_equal(buffer.draw_record.counts(ids), [drawn[i] for i in ids.tolist()])
+    assert buffer.draw_record.batches.maxlen == 10
 
 
 def test_a_record_holds_arrays_and_no_tensors():
