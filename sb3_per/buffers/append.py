@@ -72,6 +72,7 @@ def _write(buffer: "PrioritizedReplayBuffer", first_step: int, steps: StoredRows
     :param tree_values: that the transitions come with, shape (n,); ``None``: they come with none
     """
     tracker, numbering = buffer.row_tracker, buffer.numbering
+    tracker.clears_timeouts = not buffer.handle_timeout_termination
     next_step = first_step + len(steps.rewards)
     # Of more steps than rows, the newest.
     held = slice(max(next_step - first_step - numbering.n_rows, 0), None)

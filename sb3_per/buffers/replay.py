@@ -280,6 +280,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 self._before_row()
             # The next draw or update gives the row its mass: one write of many slots is cheaper than many writes of one.
             tracker.is_adding = True
+            if tracker.clears_timeouts:
+                self.timeouts[self.pos] = 0
             try:
                 super().add(obs, next_obs, action, reward, done, infos)
             except (TypeError, ValueError):

@@ -37,6 +37,9 @@ class RowTracker(Generic[BufferT]):
         #: tree values that transitions came with, shape (buffer_size, n_envs), NaN for none; ``None``: no transition has come
         #: with any
         self.given_values: np.ndarray | None = None
+        #: whether rows have truncation flags that SB3's ``add`` does not clear, because it writes none without
+        #: ``handle_timeout_termination``. ``append_rows`` and files bring them
+        self.clears_timeouts = False
 
     # ---- count
 
@@ -191,6 +194,7 @@ class RowTracker(Generic[BufferT]):
         buffer.numbering.next_step = next_step
         buffer.pos = next_step % n_rows
         buffer.full = next_step - first_step >= n_rows
+        self.clears_timeouts = not buffer.handle_timeout_termination and bool(buffer.timeouts.any())
 
     def continue_from(self, buffer: BufferT, other: "PrioritizedReplayBuffer", keeps_masses: bool) -> None:
         """
@@ -205,6 +209,7 @@ class RowTracker(Generic[BufferT]):
         buffer.full = other.full
         buffer.numbering.first_step = other.numbering.first_step
         buffer.numbering.next_step = other.numbering.next_step
+        self.clears_timeouts = other.row_tracker.clears_timeouts
         buffer.priority_sampler.max_priority = other.priority_sampler.max_priority
         self.inserted_until = other.numbering.first_step
         if keeps_masses:

@@ -151,6 +151,9 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if self.settings.demonstration_fraction > 0.0:
             _refuse_demonstrations()
 
+    # Starts and states of the step that is being added.
+    _given: tuple[np.ndarray | None, States | None] = (None, None)
+
     def make_parts(self, draw_settings: DrawSettings | None = None) -> None:
         """See :meth:`PrioritizedReplayBuffer.make_parts`."""
         super().make_parts(draw_settings)
@@ -159,8 +162,6 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         self.windows = Windows(
             self.buffer_size, self.n_envs, n_recorded, self.period, self.burn_in, self.state_shapes, self.store_state
         )
-        # Starts and states of the step that is being added.
-        self._given: tuple[np.ndarray | None, States | None] = (None, None)
 
     @property
     def period(self) -> int:

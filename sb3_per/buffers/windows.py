@@ -262,15 +262,22 @@ class Windows:
         fits = (self.period, self.burn_in) == (other.period, other.burn_in)
         return fits and [array.shape for array in self.states] == [array.shape for array in other.states]
 
-    def continue_from(self, other: "Windows", keeps_masses: bool) -> None:
+    def continue_from(self, other: "Windows", first: int, keeps_masses: bool) -> None:
         """
         Continue with the windows of another buffer, whose rows are in the same places here.
 
         :param other: not to be used any more
+        :param first: oldest step that is held
         :param keeps_masses: whether these are windows of the same steps; otherwise all are found anew
         """
         self.steps_in_episode = other.steps_in_episode
         self.oldest_anchor = other.oldest_anchor
+        # With a longer burn-in, windows must not begin to be unrolled before the oldest step.
+        steps = np.arange(self.oldest_anchor, first + self.burn_in)
+        n_before = np.minimum(self.steps_in_episode[steps % self.n_rows], self.burn_in)
+        too_early = np.flatnonzero((n_before > (steps - first)[:, None]).any(axis=1))
+        if len(too_early):
+            self.oldest_anchor = int(steps[too_early[-1]]) + 1
         if self.takes_states_of(other):
             self.states = other.states
         self.find_anew()
@@ -424,7 +431,7 @@ class WindowTracker(RowTracker["PrioritizedSequenceReplayBuffer"]):
         if hasattr(other, "windows"):
             if buffer.size() and buffer.windows.states and not buffer.windows.takes_states_of(other.windows):
                 _warn_of_missing_states()
-            buffer.windows.continue_from(other.windows, keeps_masses)
+            buffer.windows.continue_from(other.windows, buffer.numbering.next_step - buffer.size(), keeps_masses)
         else:
             buffer.windows.start_over(buffer, buffer.numbering.next_step - buffer.size())
 

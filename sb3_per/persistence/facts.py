@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.persistence.array_rows import ArrayRows
+from sb3_per.persistence.generations import to_json
 from sb3_per.persistence.streams import stream_of
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import SCHEMES, PriorityScheme
@@ -48,7 +49,7 @@ def describe_buffer(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
         # A mass has a meaning only together with its scheme and with what is drawn.
         "scheme": {**_describe_scheme(buffer.priority_sampler), "unit": buffer.mass_owner},
     }
-    return dict(json.loads(json.dumps(facts)))  # so that it equals what is read from a manifest
+    return dict(json.loads(to_json(facts)))  # so that it equals what is read from a manifest
 
 
 def describe_space(space: spaces.Space, with_bounds: bool) -> dict[str, Any]:

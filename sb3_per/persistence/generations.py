@@ -74,6 +74,23 @@ def reading(path: Path) -> Iterator[None]:
         raise DamagedFileError(f"{path} is damaged: {error!r}") from error
 
 
+def to_json(content: dict[str, Any]) -> str:
+    """
+    Write JSON, also of NumPy's numbers, which are allowed as settings.
+
+    :param content: what to write
+    :return: the text
+    :raises TypeError: for anything else that JSON does not know
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return value.item()
+        raise TypeError(f"{value!r} cannot be written as JSON")
+
+    return json.dumps(content, default=plain)
+
+
 # ---- one file
 
 
@@ -202,7 +219,7 @@ class Manifest:
 
         :return: content of the file
         """
-        body = json.dumps({"format": FORMAT, **dataclasses.asdict(self)}).encode()[1:]  # the brace goes before the checksum
+        body = to_json({"format": FORMAT, **dataclasses.asdict(self)}).encode()[1:]  # the brace goes before the checksum
         return b'{"crc32": "%08x",\n' % zlib.crc32(body) + body
 
     @classmethod

@@ -1,5 +1,6 @@
 """Steps of actors, which are appended to a buffer of one environment in chunks, against single steps."""
 
+import copy
 import functools
 from typing import Any
 
@@ -9,6 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import make_buffer
 from tests.helpers.frames import Stream, same_bytes
 from tests.helpers.interrupts import interrupted
@@ -90,6 +92,23 @@ def test_no_return_runs_from_single_steps_into_a_chunk():
     batch = buffer.read_drawn(np.arange(6))
     np.testing.assert_array_equal(batch.rewards.ravel(), [1.75, 1.5, 1.0] * 2)
     assert not batch.dones.any()
+
+
+def test_a_truncation_of_a_chunk_does_not_stay_for_the_next_lap(tmp_path):
+    """SB3 does not write `timeouts` without `handle_timeout_termination`: a termination would look like a truncation there."""
+    buffer = make_buffer(4, n_steps=3, gamma=0.5, handle_timeout_termination=False)
+    chunk = dict(chunk_of(np.random.default_rng(0), 2), dones=np.zeros(2), timeouts=np.zeros(2))
+    buffer.append_rows(**chunk)
+    assert buffer.timeouts[1, 0] == 1
+    obs = np.zeros((1, 3), np.float32)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    again = (copy.deepcopy(buffer), load_buffer(buffer, tmp_path / "x.buffer"), buffer)
+    for each in again:
+        for _ in range(6):
+            each.add(obs, obs, np.zeros((1, 2)), np.ones(1), np.ones(1), [{}])
+        assert (each.timeouts == 0).all()
+        batch = each.sample(8)
+        assert (batch.dones == 1).all() and (batch.rewards == 1).all()
 
 
 def test_chunks_follow_single_steps_and_a_reset():

@@ -151,3 +151,48 @@ def test_a_load_says_that_states_are_missing(tmp_path):
         loaded = load_buffer(make_sequences(40, 2), tmp_path / "x.buffer")
     assert not any(state.any() for state in loaded.sample(30).states)
     load_buffer(make_sequences(40, 2, store_state=False), tmp_path / "x.buffer")  # nothing is missing
+
+
+def numbered(n_rows: int, **settings: Any) -> PrioritizedSequenceReplayBuffer:
+    box = spaces.Box(-1e6, 1e6, (1,), np.float32)
+    arguments = dict(sequence_length=2, sequence_period=2, burn_in=1, **settings)
+    return PrioritizedSequenceReplayBuffer(n_rows, box, spaces.Discrete(2), "cpu", **arguments)
+
+
+def add_number(buffer: PrioritizedSequenceReplayBuffer, number: int, **optional: Any) -> None:
+    obs = np.full((1, 1), number, np.float32)
+    buffer.add(obs, obs + 1, np.zeros((1, 1)), np.zeros(1), np.zeros(1), [{}], **optional)
+
+
+def test_a_longer_burn_in_reads_no_row_from_before_the_oldest_one(tmp_path):
+    """In a larger buffer these rows were never written."""
+    buffer = numbered(20)
+    for number in range(35):
+        add_number(buffer, number)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    longer = PrioritizedSequenceReplayBuffer.from_replay_buffer(load_buffer(numbered(100), tmp_path / "x.buffer"), burn_in=8)
+    batch = longer.sample(64)
+    assert (batch.prefix_lengths == 8).all()
+    for i in range(64):
+        first = float(batch.observations[0, i, 0])
+        np.testing.assert_array_equal(batch.prefix[:, i, 0], first - np.arange(8, 0, -1))
+
+
+def test_a_start_of_an_episode_is_kept_if_the_buffer_grows_meanwhile():
+    state = np.full((1, 1, 1), 9.0, np.float32)
+    grown, reference = (numbered(n_rows, state_shapes=((1, 1),)) for n_rows in (8, 16))
+    for buffer in (grown, reference):
+        for number in range(8):
+            add_number(buffer, number)
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        array = getattr(grown, name)
+        setattr(grown, name, np.concatenate([array, np.zeros_like(array)]))
+    grown.buffer_size, grown.full, grown.pos = 16, False, 8
+    for buffer in (grown, reference):
+        add_number(buffer, 100, episode_starts=np.array([True]), states=(state,))
+        for number in (101, 102, 103):
+            add_number(buffer, number)
+        for name in ("dones", "timeouts"):
+            np.testing.assert_array_equal(getattr(grown, name)[:12], getattr(buffer, name)[:12])
+    batches = [buffer.sample(40) for buffer in (grown, reference)]
+    assert len({frozenset(batch.observations[0, :, 0].tolist()) for batch in batches}) == 1

@@ -407,3 +407,14 @@ def test_an_episode_that_was_ended_is_not_continued_after_a_load(handle_timeout_
             add(buffer, is_last)
         np.testing.assert_array_equal(buffer.ep_length[:7, 0], [3, 3, 3, 4, 4, 4, 4])
         np.testing.assert_array_equal(buffer.ep_start[:7, 0], [0, 0, 0, 3, 3, 3, 3])
+
+
+def test_settings_may_be_numbers_of_numpy(tmp_path):
+    numbers = dict(n_envs=np.int64(2), alpha=np.float32(0.5), n_steps=np.int64(2), beta_anneal_steps=np.int32(50))
+    made = [PrioritizedReplayBuffer(np.int64(20), VECTOR, ACTION, "cpu", **numbers) for _ in range(2)]
+    Player(made[0]).play(6)
+    made[0].sample(4)
+    save_buffer(made[0], tmp_path / "x.buffer")
+    loaded = load_buffer(made[1], tmp_path / "x.buffer")
+    np.testing.assert_array_equal(loaded.masses, made[0].masses)
+    assert loaded.beta == made[0].beta > 0.4
