@@ -150,6 +150,10 @@ def to_replay_buffer(buffer: "PrioritizedReplayBuffer") -> ReplayBuffer:
         left_out.append(f"n_steps={buffer.n_steps}")
     if left_out:
         warnings.warn(f"{sb3_class.__name__} of SB3 does not hold everything. Left out: {', '.join(left_out)}")
+    if buffer.row_tracker.clears_timeouts and buffer.n_steps == 1:
+        # SB3 would leave such a flag there for the next lap. Without both, the target is the same.
+        is_cut = buffer.timeouts != 0
+        buffer.dones[is_cut] = buffer.timeouts[is_cut] = 0
     made = sb3_class(buffer.n_envs, **arguments)  # one row, whose arrays are replaced
     _share_contents(buffer, made)
     for name in LARGE:

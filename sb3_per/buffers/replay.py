@@ -388,16 +388,24 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         End the episodes under way, because the next steps do not follow the newest ones, e.g. after a reset in mid-episode.
         The newest steps become truncations, and no n-step window goes beyond them. Without ``handle_timeout_termination`` a
-        truncation is a termination, as in SB3, so single steps stay as they are.
+        truncation of n-step returns is a termination, as in SB3; so is that of a single step with ``optimize_memory_usage``,
+        because the next observation is that of the next episode.
 
         :param envs: environments whose episodes end, different integers of shape (k,); ``None``: all of them
         """
         envs = np.arange(self.n_envs) if envs is None else np.asarray(envs)
         with self.lock:
-            if self.size() == 0 or not (self.handle_timeout_termination or self.n_steps > 1 or self.follows_episodes):
+            if self.size() == 0:
                 return
+            is_truncation = self.handle_timeout_termination
+            if not (is_truncation or self.n_steps > 1 or self.follows_episodes):
+                if not self.draws_all_rows:  # HER: SB3 has a mark of its own
+                    return
+                # A flag that changes no target of a single step, for a buffer with n-step returns that takes these rows over.
+                is_truncation = not self.optimize_memory_usage
+                self.row_tracker.clears_timeouts = True
             cut = envs[self.dones[self.pos - 1, envs] == 0]
-            if self.handle_timeout_termination:
+            if is_truncation:
                 self.timeouts[self.pos - 1, cut] = 1  # first: after an interrupt in between, no step is a termination
             self.dones[self.pos - 1, cut] = 1
 

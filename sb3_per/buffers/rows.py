@@ -38,7 +38,7 @@ class RowTracker(Generic[BufferT]):
         #: with any
         self.given_values: np.ndarray | None = None
         #: whether rows have truncation flags that SB3's ``add`` does not clear, because it writes none without
-        #: ``handle_timeout_termination``. ``append_rows`` and files bring them
+        #: ``handle_timeout_termination``. ``append_rows``, ``end_episodes`` and files bring them
         self.clears_timeouts = False
 
     # ---- count

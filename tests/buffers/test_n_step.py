@@ -177,17 +177,34 @@ def test_end_episodes_truncates_the_newest_steps():
 
 @pytest.mark.parametrize("optimize_memory_usage", [False, True])
 def test_end_episodes_writes_terminations_without_handle_timeout_termination(optimize_memory_usage):
-    """
-    SB3 never writes `timeouts` without this setting, so a truncation flag would stay for the next lap. Single steps need no
-    mark, and SB3 writes none.
-    """
+    """For single steps, a truncation does, unless the next observation is lost. Its flag does not stay for the next lap."""
     for n_steps in (1, 3):
         buffer = make_buffer(
             4, 2, n_steps=n_steps, handle_timeout_termination=False, optimize_memory_usage=optimize_memory_usage
         )
         add_one(buffer)
         buffer.end_episodes()
-        assert (buffer.dones[0] == (n_steps > 1)).all() and (buffer.timeouts == 0).all()
+        is_truncation = n_steps == 1 and not optimize_memory_usage
+        assert (buffer.dones[0] == 1).all() and (buffer.timeouts[0] == is_truncation).all()
+        assert (buffer.sample(4).dones == (not is_truncation)).all()
+        for _ in range(5):
+            add_one(buffer)
+        assert (buffer.timeouts == 0).all()
+
+
+def test_n_step_returns_of_single_steps_end_where_their_episodes_were_ended():
+    buffer = make_buffer(20, 1, handle_timeout_termination=False)
+    for _ in range(2):
+        add_one(buffer)
+    buffer.end_episodes()
+    for _ in range(4):
+        add_one(buffer)
+    changed = type(buffer).from_replay_buffer(buffer, n_steps=4, gamma=1.0)
+    batch = changed.sample(60)
+    lengths = {int(i): 2 - int(i) if i < 2 else min(4, 6 - int(i)) for i in batch.indices}
+    rewards = changed.rewards[:, 0]
+    for i, reward in zip(batch.indices.tolist(), batch.rewards[:, 0].tolist(), strict=True):
+        assert reward == pytest.approx(rewards[i : i + lengths[i]].sum(), abs=1e-5)
 
 
 def test_a_discount_factor_of_numpy_gives_float32():

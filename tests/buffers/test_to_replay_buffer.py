@@ -148,3 +148,16 @@ def test_a_stock_algorithm_learns_on_with_it(tmp_path):
     assert type(stock.replay_buffer) is ReplayBuffer and stock.replay_buffer.size() == 60
     stock.learn(20, reset_num_timesteps=False)
     assert stock.replay_buffer.size() == 80
+
+
+def test_no_truncation_stays_where_sb3_would_not_clear_it():
+    """Without ``handle_timeout_termination``, a flag would stay for the next lap of SB3's buffer."""
+    buffer = make_buffer(4, handle_timeout_termination=False)
+    fill([buffer], 1)
+    buffer.dones[:] = 0
+    buffer.end_episodes()
+    assert buffer.timeouts.any()
+    stock = buffer.to_replay_buffer()
+    assert not stock.timeouts.any() and not stock.dones.any()  # the same target
+    fill([stock], 5)
+    assert not stock.timeouts.any()
