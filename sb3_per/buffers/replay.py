@@ -403,7 +403,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                     return
                 # A flag that changes no target of a single step, for a buffer with n-step returns that takes these rows over.
                 is_truncation = not self.optimize_memory_usage
-                self.row_tracker.clears_timeouts = True
+                self.row_tracker.clears_timeouts |= is_truncation
             cut = envs[self.dones[self.pos - 1, envs] == 0]
             if is_truncation:
                 self.timeouts[self.pos - 1, cut] = 1  # first: after an interrupt in between, no step is a termination

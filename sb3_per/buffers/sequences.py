@@ -71,6 +71,9 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     kind_in_files = "sequences"
     row_state: ClassVar[dict[str, type[np.generic]]] = {**PrioritizedReplayBuffer.row_state, "windows_steps": np.int32}
 
+    # Starts and states of the step that is being added.
+    _given: tuple[np.ndarray | None, States | None] = (None, None)
+
     def __init__(
         self,
         buffer_size: int,
@@ -150,9 +153,6 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             )
         if self.settings.demonstration_fraction > 0.0:
             _refuse_demonstrations()
-
-    # Starts and states of the step that is being added.
-    _given: tuple[np.ndarray | None, States | None] = (None, None)
 
     def make_parts(self, draw_settings: DrawSettings | None = None) -> None:
         """See :meth:`PrioritizedReplayBuffer.make_parts`."""

@@ -272,12 +272,12 @@ class Windows:
         """
         self.steps_in_episode = other.steps_in_episode
         self.oldest_anchor = other.oldest_anchor
-        # With a longer burn-in, windows must not begin to be unrolled before the oldest step.
-        steps = np.arange(self.oldest_anchor, first + self.burn_in)
-        n_before = np.minimum(self.steps_in_episode[steps % self.n_rows], self.burn_in)
-        too_early = np.flatnonzero((n_before > (steps - first)[:, None]).any(axis=1))
-        if len(too_early):
-            self.oldest_anchor = int(steps[too_early[-1]]) + 1
+        if self.burn_in > other.burn_in:  # no window may be unrolled from before the oldest step
+            steps = np.arange(self.oldest_anchor, first + self.burn_in)
+            n_before = np.minimum(self.steps_in_episode[steps % self.n_rows], self.burn_in)
+            too_early = np.flatnonzero((n_before > (steps - first)[:, None]).any(axis=1))
+            if len(too_early):
+                self.oldest_anchor = int(steps[too_early[-1]]) + 1
         if self.takes_states_of(other):
             self.states = other.states
         self.find_anew()
