@@ -22,8 +22,8 @@ BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 class RowTracker(Generic[BufferT]):
     """
     Count rows and insert them into the tree. Here each row can be drawn once it is written. Where only some transitions can
-    be drawn, a subclass overrides :meth:`insert`, :meth:`start_tree_over` and :meth:`drawable_slots`, and what else it must
-    know of.
+    be drawn, a subclass overrides :meth:`insert`, :meth:`start_tree_over` and :meth:`drawable_slots`, and perhaps
+    :meth:`catch_up`, :meth:`note_rows_of_users_add` and :meth:`continue_from`.
 
     Methods take the buffer, whose arrays and position anybody may set at any time.
     """

@@ -439,7 +439,7 @@ class WindowTracker(RowTracker["PrioritizedSequenceReplayBuffer"]):
 def _warn_of_missing_states() -> None:
     warnings.warn(
         "The recurrent states of the stored steps were saved for other windows (burn_in, sequence_length, sequence_period or "
-        "store_state): those that begin within an episode begin with zeros. New steps are stored with their states"
+        "store_state): windows of these steps start from zeros, also within an episode. New steps have their states"
     )
 
 

@@ -24,11 +24,11 @@ class RingSteps:
 
     def place(self, first: int, end: int, n_rows: int, oldest_is_lost: bool) -> None:
         """
-        Hold the newest steps of a ring with another number of rows, if it has another one.
+        Choose which steps of a saved ring are held here: all of them, or the newest that fit if the sizes differ.
 
-        :param first: oldest step there
-        :param end: step after the newest
-        :param n_rows: number of rows there
+        :param first: oldest step of the saved ring
+        :param end: step after its newest
+        :param n_rows: number of its rows
         :param oldest_is_lost: whether the oldest row of a full ring cannot be read
         """
         self.first, self.end = first, end
@@ -39,10 +39,10 @@ class RingSteps:
 
     def numbers(self, first_step: int) -> tuple[int, int]:
         """
-        Number the steps for a buffer that holds them.
+        Find the numbers from which a buffer that holds these steps counts.
 
         :param first_step: first step since the saved buffer was last emptied
-        :return: the same of this buffer, and its next step. Shifted steps get numbers that nobody has yet
+        :return: the same for this buffer, and the step that it stores next. Shifted steps get new numbers, which no id has yet
         """
         if self.shift == 0:
             return first_step, self.end
